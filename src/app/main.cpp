@@ -1,0 +1,84 @@
+// octet <subcommand> ...: finds the subcommand, turns exceptions into one line on stderr and an exit code.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "app/bench.h"
+#include "app/cli.h"
+#include "app/compare.h"
+#include "app/data.h"
+#include "app/train.h"
+#include "config/nearest.h"
+#include "core/error.h"
+#include "core/version.h"
+
+namespace {
+
+using octet::Error;
+using octet::ExitCode;
+
+struct Subcommand {
+  const char* name;
+  int (*run)(int argc, char** argv);
+  const char* doc;
+};
+
+const Subcommand kSubcommands[] = {
+    {"train", octet::run_train, "pretrain a model from a JSON config"},
+    {"compare", octet::run_compare, "compare the loss curves of runs, with interval and verdict"},
+    {"data", octet::run_data, "build, inspect and verify token files"},
+    {"bench", octet::run_bench, "measure training steps"},
+};
+
+std::string help_text() {
+  std::string text = "Octet trains Llama-style language models in FP8 and BF16.\n\nUsage: octet <subcommand> [flags]\n\nSubcommands\n";
+  for (const Subcommand& s : kSubcommands) text += fmt::format("  {:<10}{}\n", s.name, s.doc);
+  text += "\nFlags\n  --help     this text; octet <subcommand> --help explains each\n  --version  print the version\n";
+  return text;
+}
+
+int dispatch(int argc, char** argv) {
+  if (argc < 2) throw Error(ExitCode::usage, "no subcommand is given", {}, "see octet --help");
+  const std::string word = argv[1];
+  if (word == "--help" || word == "-h" || word == "help") {
+    fmt::print("{}", help_text());
+    return 0;
+  }
+  if (word == "--version") {
+    fmt::print("octet {}\n", octet::version);
+    return 0;
+  }
+  std::vector<std::string> names = {"--help", "--version"};
+  for (const Subcommand& s : kSubcommands) {
+    if (word == s.name) return s.run(argc - 1, argv + 1);
+    names.push_back(s.name);
+  }
+  octet::cli::fail_unknown(word[0] == '-' ? "flag" : "subcommand", word, names);
+}
+
+int report(ExitCode code, const std::string& message) {
+  fmt::print(stderr, "octet: error: {}\n", octet::printable(message, 2000));
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int code = 0;
+  try {
+    code = dispatch(argc, argv);
+  } catch (const Error& e) {
+    return report(e.code, e.what());
+  } catch (const std::bad_alloc&) {
+    return report(ExitCode::internal, "out of memory");
+  } catch (const std::exception& e) {
+    return report(ExitCode::internal, fmt::format("internal error: {} (please report this with the command line)", e.what()));
+  }
+  // A full disk behind a redirected stdout shows at the latest here.
+  if (std::fflush(stdout) != 0 && code == 0) return report(ExitCode::checkpoint, "cannot write to standard output (is the disk full?)");
+  return code;
+}

@@ -1,0 +1,182 @@
+// octet train: flags -> RunConfig -> train().
+#include "app/train.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "app/cli.h"
+#include "config/config_io.h"
+#include "config/help.h"
+#include "config/nearest.h"
+#include "train/train.h"
+
+namespace octet {
+namespace {
+
+struct Request {
+  ConfigTree tree;
+  TrainOptions options;
+  bool help = false;
+  bool print_config = false;
+};
+
+// Flags of the command itself; those of single fields stand in the field table.
+struct OwnFlag {
+  cli::Flag flag;
+  const char* argument;
+  const char* doc;
+};
+
+const std::vector<OwnFlag>& own_flags() {
+  static const std::vector<OwnFlag> flags = {
+      {{"--config", FlagTakes::values}, "FILE...", "config files, merged left to right (RFC 7396)"},
+      {{"--set", FlagTakes::values}, "PATH=VALUE...", "set single values, after files and flags, e.g. --set optim.lr=3e-4"},
+      {{"--init-from", FlagTakes::value}, "CKPT", "start from the weights of a checkpoint or run directory"},
+      {{"--exit-after", FlagTakes::value}, "MINUTES", "save and stop with exit code 21 after so many minutes"},
+      {{"--dump", FlagTakes::value}, "STEP:GLOB", "write operands, scales and gradients of the matching modules at that step"},
+      {{"--strict", FlagTakes::nothing}, "", "any fallback, skipped step or dropped key is an error"},
+      {{"--dry-run", FlagTakes::nothing}, "", "check everything and print the plan, train nothing"},
+      {{"--print-config", FlagTakes::nothing}, "", "print the resolved config as JSON and stop"},
+      {{"--help", FlagTakes::nothing}, "", "this text"},
+  };
+  return flags;
+}
+
+std::string help_text() {
+  std::string text =
+      "Usage: octet train --config FILE... [flags]\n\n"
+      "Pretrains a Llama-style model. A run is described by JSON config files; flags change single values of it.\n\n"
+      "Command\n";
+  for (const OwnFlag& f : own_flags()) text += fmt::format("  {:<29}{}\n", fmt::format("{} {}", f.flag.name, f.argument), f.doc);
+  text += '\n';
+  text += config_help();
+  text +=
+      "\nExamples\n"
+      "  octet train --config configs/models/tiny_byte.json configs/recipes/blockwise.json configs/runs/quickstart.json \\\n"
+      "      --data-path data/text --run-dir runs/blockwise\n"
+      "  octet train --config runs/blockwise/config.resolved.json --fp8-recipe bf16 --run-dir runs/bf16\n";
+  return text;
+}
+
+std::optional<double> finite_number(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+double parse_minutes(const std::string& text) {
+  const double minutes = finite_number(text).value_or(0);
+  if (minutes <= 0) {
+    throw Error(ExitCode::config, fmt::format("\"{}\" is not a number of minutes above 0", printable(text)), "--exit-after",
+                "for example --exit-after 55");
+  }
+  return minutes;
+}
+
+std::string checked_dump(const std::string& text) {
+  const size_t colon = text.find(':');
+  int64_t step = 0;
+  const char* last = text.data() + std::min(colon, text.size());
+  const auto [end, error] = std::from_chars(text.data(), last, step);
+  if (colon == std::string::npos || colon + 1 == text.size() || error != std::errc() || end != last || step < 0) {
+    throw Error(ExitCode::config, fmt::format("\"{}\" is not STEP:GLOB", printable(text)), "--dump", "for example --dump 10:layers.0.*");
+  }
+  return text;
+}
+
+// The value of a field from the words after its flag. Text that is not of the field's type is left to from_json(), which
+// names the path and the expected type.
+nlohmann::json field_value(const FieldInfo& field, const std::vector<std::string>& words) {
+  if (words.empty()) return field.flag.implied;
+  if (field.kind == FieldKind::text) return words[0];
+  nlohmann::json parsed = nlohmann::json::parse(words[0], nullptr, false);
+  if (parsed.is_number()) return parsed;
+  // Forms such as ".5" and "1." are no JSON, but usual on command lines.
+  const auto number = field.kind == FieldKind::number ? finite_number(words[0]) : std::nullopt;
+  return number ? nlohmann::json(*number) : nlohmann::json(words[0]);
+}
+
+// Megatron-LM's forms of --data-path: "P...", or weights and prefixes in turn.
+nlohmann::json data_sources(const std::vector<std::string>& words) {
+  bool weighted = words.size() % 2 == 0;
+  for (size_t i = 0; i < words.size(); i += 2) weighted = weighted && finite_number(words[i]).has_value();
+  nlohmann::json list = nlohmann::json::array();
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (weighted) {
+      list.push_back({{"weight", *finite_number(words[i])}, {"path", words[i + 1]}});
+      ++i;
+    } else {
+      list.push_back({{"path", words[i]}});
+    }
+  }
+  return list;
+}
+
+void apply_field_flag(ConfigTree& tree, const cli::Given& given) {
+  for (const Field<RunConfig>& f : run_fields()) {
+    if (f.flag.name != given.name) continue;
+    tree.set(f.path, f.kind == FieldKind::object_list ? data_sources(given.values) : field_value(f, given.values), given.name);
+    return;
+  }
+}
+
+Request read_request(int argc, char** argv) {
+  std::vector<cli::Flag> flags;
+  for (const OwnFlag& f : own_flags()) flags.push_back(f.flag);
+  for (const Field<RunConfig>& f : run_fields()) {
+    if (!f.flag.name.empty()) flags.push_back({f.flag.name, f.flag.takes});
+  }
+  const std::vector<cli::Given> given = cli::split_flags(argc, argv, flags);
+
+  Request r;
+  // The order is fixed (files, flags, --set), wherever they stand on the command line.
+  for (const cli::Given& g : given) {
+    if (g.name == "--help") r.help = true;
+  }
+  if (r.help) return r;
+  for (const cli::Given& g : given) {
+    if (g.name != "--config") continue;
+    for (const std::string& file : g.values) r.tree.merge_file(file);
+  }
+  for (const cli::Given& g : given) apply_field_flag(r.tree, g);
+  for (const cli::Given& g : given) {
+    if (g.name == "--set") {
+      for (const std::string& expression : g.values) r.tree.set_expression(expression);
+    }
+    if (g.name == "--init-from") r.options.init_from = g.values[0];
+    if (g.name == "--exit-after") r.options.exit_after_minutes = parse_minutes(g.values[0]);
+    if (g.name == "--dump") r.options.dump = checked_dump(g.values[0]);
+    if (g.name == "--strict") r.options.strict = true;
+    if (g.name == "--dry-run") r.options.dry_run = true;
+    if (g.name == "--print-config") r.print_config = true;
+  }
+  return r;
+}
+
+}  // namespace
+
+int run_train(int argc, char** argv) {
+  const Request r = read_request(argc, argv);
+  if (r.help) {
+    fmt::print("{}", help_text());
+    return static_cast<int>(ExitCode::ok);
+  }
+  RunConfig config = from_json(r.tree.values, r.tree.origins);
+  validate(config);
+  const nlohmann::json resolved = to_json(config);
+  if (r.print_config) {
+    fmt::print("{}\n", resolved.dump(2));
+    return static_cast<int>(ExitCode::ok);
+  }
+  if (config.run.dir.empty() && !r.options.dry_run) {
+    throw Error(ExitCode::config, "no run directory is given", "run.dir", "add --run-dir DIR, a new or empty directory");
+  }
+  return static_cast<int>(train(config, r.options, resolved));
+}
+
+}  // namespace octet

@@ -1,0 +1,189 @@
+// RunConfig: everything a run is described by, as plain structs. The keys, defaults, ranges and documentation of each field
+// stand once in config/fields.cpp; JSON, flags, --help and the resolved config all come from that table.
+// JSON keys of `model` are Hugging Face's config.json names.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace octet {
+
+struct RopeScaling {           // rope_scaling; only rope_type "llama3" changes anything
+  std::string rope_type = "default";
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 8192;
+  bool operator==(const RopeScaling&) const = default;
+};
+
+struct ModelConfig {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;   // 0: as num_attention_heads (resolved by validate())
+  int64_t head_dim = 0;              // 0: hidden_size / num_attention_heads
+  int64_t max_position_embeddings = 0;  // 0: data.seq_len; else seq_len must not exceed it
+  double rope_theta = 10000.0;
+  RopeScaling rope_scaling;
+  double partial_rotary_factor = 1.0;   // share of head_dim that is rotated, the first dimensions
+  double rms_norm_eps = 1e-5;
+  bool attention_bias = false;          // bias on q, k, v (Qwen2.5)
+  bool use_qk_norm = false;             // RMSNorm over head_dim of q and k before RoPE (Qwen3)
+  bool tie_word_embeddings = false;
+  double initializer_range = 0.02;
+  bool init_scale_output = true;        // output projections (o_proj, down_proj) times 1/sqrt(2 L), as Megatron
+  int64_t vocab_pad_multiple = 128;     // embedding and head rows are padded to it; padded rows never enter the softmax
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct DataSource {
+  std::string path;      // PREFIX of PREFIX.idx / PREFIX.bin
+  double weight = 1.0;
+  bool operator==(const DataSource&) const = default;
+};
+
+struct DataConfig {
+  std::vector<DataSource> train;      // exactly one source for now; blends come with the next part
+  std::string split = "99,1,0";       // train, valid, test shares, in sequences and file order (Megatron)
+  int64_t seq_len = 0;
+  int64_t eod_id = 256;               // end-of-document token, used by the two options below (byte tokenizer: 256)
+  bool eod_mask_loss = false;         // no loss where the input token is EOD
+  bool document_mask = false;         // attention stays within a document
+  bool reset_position_ids = false;    // positions restart after EOD
+  std::optional<int64_t> seed;        // of the sample order; absent: run.seed
+  int64_t prefetch = 4;               // micro-batches read ahead
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct BatchConfig {
+  int64_t micro = 0;    // samples a forward pass
+  int64_t global = 0;   // samples an optimizer step; a multiple of micro
+  bool operator==(const BatchConfig&) const = default;
+};
+
+struct OptimConfig {
+  std::string name = "adamw";
+  double lr = 0;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+  double clip_norm = 1.0;   // 0: no clipping
+  double z_loss = 0.0;      // coefficient of mean(logsumexp^2)
+  bool operator==(const OptimConfig&) const = default;
+};
+
+struct SchedConfig {
+  std::string type = "cosine";   // constant | linear | cosine | wsd
+  int64_t warmup_steps = 0;
+  std::optional<int64_t> decay_steps;   // absent: linear, cosine: all after warm-up; wsd: a tenth of the run
+  double min_lr_ratio = 0.1;
+  bool operator==(const SchedConfig&) const = default;
+};
+
+// One operand of one GEMM. `block` is [rows, length along the contraction]; 0 means the whole extent.
+struct CustomOperand {
+  std::string format = "bf16";        // bf16 | e4m3 | e5m2 | e3m2 | e2m3 | e2m1
+  int64_t block_rows = 0, block_cols = 0;
+  std::string scale = "fp32";         // fp32 | pow2 | e8m0
+  std::string scaling = "current";    // current | delayed
+  std::string rounding = "nearest";   // nearest | stochastic
+  int64_t margin = 0;
+  double amax_epsilon = 0;
+  bool operator==(const CustomOperand&) const = default;
+};
+
+struct PrecisionRule {
+  std::string match;    // glob over module paths, first match wins
+  std::string recipe;
+  bool operator==(const PrecisionRule&) const = default;
+};
+
+struct AccumulateConfig {   // "" : the recipe's own; else fast | accurate
+  std::string fprop, dgrad, wgrad;
+  bool operator==(const AccumulateConfig&) const = default;
+};
+
+struct PrecisionConfig {
+  std::string recipe = "bf16";
+  std::string format;                      // "": the recipe's own; hybrid | e4m3
+  int64_t margin = 0;
+  std::optional<int64_t> amax_history_len; // absent: 1024 cut to a tenth of the run's steps, at least 16
+  std::string amax_compute_algo = "max";   // max | most_recent
+  std::optional<bool> pow2_scales;         // absent: the recipe's own
+  std::optional<double> amax_epsilon;      // absent: the recipe's own
+  AccumulateConfig accumulate;
+  std::string dgrad = "fp8";               // fp8 | bf16
+  std::string wgrad = "fp8";               // fp8 | bf16
+  std::string head = "bf16";               // bf16 | fp8 (the run's recipe)
+  int64_t first_last_layers_bf16 = 0;      // so many layers at each end stay in BF16
+  std::map<std::string, CustomOperand> custom;  // keys fprop.x fprop.w dgrad.dy dgrad.w wgrad.dy wgrad.x
+  std::vector<PrecisionRule> rules;
+  bool operator==(const PrecisionConfig&) const = default;
+};
+
+struct ParallelConfig {   // 1 everywhere until the parallel parts land; other values are refused
+  int64_t tp = 1, pp = 1, cp = 1, ep = 1, etp = 1, zero = 0;
+  bool sequence_parallel = false;
+  bool operator==(const ParallelConfig&) const = default;
+};
+
+struct RecomputeConfig {
+  std::vector<std::string> modules;   // norm | swiglu | attention | block
+  bool operator==(const RecomputeConfig&) const = default;
+};
+
+struct CkptConfig {
+  int64_t interval = 0;            // steps between checkpoints; 0: only at the end or when stopped
+  int64_t keep_last = 2;           // 0 keeps all
+  std::string resume = "never";    // auto | never | must
+  bool operator==(const CkptConfig&) const = default;
+};
+
+struct EvalConfig {
+  int64_t interval = 0;            // steps between validations; 0: never
+  int64_t samples = 64;            // size of the fixed validation set
+  bool operator==(const EvalConfig&) const = default;
+};
+
+struct LogConfig {
+  int64_t interval = 1;            // steps between console lines (metrics.jsonl gets every step)
+  bool operator==(const LogConfig&) const = default;
+};
+
+struct GuardConfig {
+  double deadline_s = 0;           // 0: max(60, 10 x median step)
+  int64_t max_skipped = 3;         // consecutive skipped steps before giving up (exit code 30)
+  bool operator==(const GuardConfig&) const = default;
+};
+
+struct RunSection {
+  int64_t steps = 0;
+  uint64_t seed = 1234;
+  std::string device = "auto";     // auto | cpu | cuda
+  int64_t threads = 0;             // 0: all usable cores
+  std::string cpu_gemm = "blas";   // blas | fixed (own summation order, golden curves) | exact (bit model of FP8 tensor cores)
+  std::string dir;                 // run directory; --run-dir
+  bool operator==(const RunSection&) const = default;
+};
+
+struct RunConfig {
+  ModelConfig model;
+  DataConfig data;
+  BatchConfig batch;
+  OptimConfig optim;
+  SchedConfig sched;
+  PrecisionConfig precision;
+  ParallelConfig parallel;
+  RecomputeConfig recompute;
+  CkptConfig ckpt;
+  EvalConfig eval;
+  LogConfig log;
+  GuardConfig guard;
+  RunSection run;
+  bool operator==(const RunConfig&) const = default;
+};
+
+}  // namespace octet

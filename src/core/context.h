@@ -1,0 +1,40 @@
+// Ctx: what every operator needs besides its operands. First argument of each operator, passed by reference.
+#pragma once
+#include <cstdint>
+
+#include "core/arena.h"
+#include "core/thread_pool.h"
+
+namespace octet {
+
+enum class Device : uint8_t { cpu };
+
+// How the CPU backend multiplies matrices.
+enum class GemmMath : uint8_t {
+  blas,   // single-threaded OpenBLAS calls on fixed tiles; the training mode
+  fixed,  // own kernel, summed in index order with fma: the same bits on every x86-64-v3 machine (golden curves)
+  exact,  // bit model of FP8 tensor-core accumulation (numerics/accumulate.h) for quantized operands, else as fixed; slow
+};
+
+class Ctx {
+ public:
+  Ctx(Device device, ThreadPool& pool, Arena& scratch, GemmMath math) : device_(device), math_(math), pool_(&pool), scratch_(&scratch) {}
+
+  Device device() const { return device_; }
+  GemmMath gemm_math() const { return math_; }
+  ThreadPool& pool() { return *pool_; }
+  Arena& scratch() { return *scratch_; }
+  // A dry run: operators allocate their scratch from the counting arena and touch no memory.
+  bool planning() const { return scratch_->counting(); }
+
+  // Key of stochastic rounding: the run's seed and the optimizer step (core/philox.h).
+  uint64_t seed = 0, step = 0;
+
+ private:
+  Device device_;
+  GemmMath math_;
+  ThreadPool* pool_;
+  Arena* scratch_;
+};
+
+}  // namespace octet

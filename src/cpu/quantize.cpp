@@ -1,0 +1,184 @@
+// Quantization in two passes over the source: amax of each block, then encoding with the block's scale. Blocks of any shape
+// take one of two paths: by row (blocks of one row, or the whole tensor) and by band of rows.
+#include <algorithm>
+
+#include "core/philox.h"
+#include "cpu/convert.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/scratch.h"
+#include "numerics/formats.h"
+#include "numerics/scale.h"
+
+namespace octet::cpu {
+namespace {
+
+constexpr int64_t tile_rows = 32;
+
+struct Grid {
+  int64_t block_rows, block_cols;   // 0 replaced by the extent
+  int64_t rows, cols;               // of the scale grid
+  int64_t band;                     // rows of the source a task handles: whole blocks, or a slice of a block that spans all rows
+  bool split_block;                 // several tasks share a block: partial maxima are folded afterwards
+};
+
+Grid make_grid(const MatrixView& x, const Operand& image) {
+  Grid g{};
+  g.block_rows = image.block_rows ? image.block_rows : std::max<int64_t>(x.rows, 1);
+  g.block_cols = image.block_cols ? image.block_cols : std::max<int64_t>(x.cols, 1);
+  g.rows = block_count(x.rows, image.block_rows);
+  g.cols = block_count(x.cols, image.block_cols);
+  g.split_block = image.block_rows == 0;
+  if (g.split_block) {
+    g.band = tile_rows;
+  } else {
+    g.band = g.block_rows >= tile_rows ? g.block_rows : tile_rows / g.block_rows * g.block_rows;
+  }
+  return g;
+}
+
+// Maxima of the blocks touched by rows [r0, r1), all within one row of blocks unless block_rows is 1. out: one grid row (a line for each source row
+// when block_rows is 1).
+template <class T>
+void band_amax(const MatrixView& x, const Grid& g, int64_t r0, int64_t r1, float* out, float* column_max, int64_t& nonfinite) {
+  if (g.cols == 1) {
+    float m = 0;
+    for (int64_t r = r0; r < r1; ++r) {
+      const Amax a = amax_array(x.row<T>(r), x.cols);
+      m = std::max(m, a.amax);
+      nonfinite += a.nonfinite;
+    }
+    out[0] = std::max(out[0], m);
+    return;
+  }
+  if (r1 - r0 == 1) {
+    for (int64_t b = 0; b < g.cols; ++b) {
+      const int64_t c0 = b * g.block_cols;
+      const Amax a = amax_array(x.row<T>(r0) + c0, std::min(g.block_cols, x.cols - c0));
+      out[b] = std::max(out[b], a.amax);
+      nonfinite += a.nonfinite;
+    }
+    return;
+  }
+  std::fill(column_max, column_max + x.cols, 0.0f);
+  amax_columns(x.row<T>(r0), r1 - r0, x.cols, x.ld, column_max, nonfinite);
+  for (int64_t c = 0; c < x.cols; ++c) out[c / g.block_cols] = std::max(out[c / g.block_cols], column_max[c]);
+}
+
+// Fills amax [g.rows, g.cols]; returns the number of non-finite elements.
+template <class T>
+int64_t block_amax(Ctx& ctx, const MatrixView& x, const Grid& g, float* amax, float* partial, int64_t* counts, const WorkerScratch& scratch) {
+  const int64_t tasks = (x.rows + g.band - 1) / g.band;
+  std::fill(amax, amax + g.rows * g.cols, 0.0f);
+  if (g.split_block) std::fill(partial, partial + tasks * g.cols, 0.0f);
+  ctx.pool().run(tasks, [&](int64_t task, int worker) {
+    const int64_t r0 = task * g.band, r1 = std::min(x.rows, r0 + g.band);
+    int64_t nonfinite = 0;
+    if (g.split_block) {
+      band_amax<T>(x, g, r0, r1, partial + task * g.cols, scratch.of(worker), nonfinite);
+    } else {
+      for (int64_t r = r0; r < r1; r += g.block_rows) {
+        band_amax<T>(x, g, r, std::min(r1, r + g.block_rows), amax + r / g.block_rows * g.cols, scratch.of(worker), nonfinite);
+      }
+    }
+    counts[task] = nonfinite;
+  });
+  int64_t nonfinite = 0;
+  for (int64_t t = 0; t < tasks; ++t) nonfinite += counts[t];
+  if (g.split_block) {
+    for (int64_t t = 0; t < tasks; ++t) {
+      for (int64_t c = 0; c < g.cols; ++c) amax[c] = std::max(amax[c], partial[t * g.cols + c]);
+    }
+  }
+  return nonfinite;
+}
+
+// Turns amax (in place) into quantize multipliers and writes their inverses.
+void scales_from_amax(Ctx& ctx, const QuantSpec& spec, const QuantTarget& target, float* amax_to_scale, float* scale_inv, int64_t n) {
+  const float max = format_info(spec.format).max_finite;
+  parallel_tiles(ctx.pool(), n, 4096, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      float& s = amax_to_scale[i];
+      if (spec.scale == ScaleKind::e8m0) {
+        const uint8_t code = mx_scale_code(std::max(s, spec.amax_epsilon), spec.format);
+        s = e8m0_reciprocal(code);
+        scale_inv[i] = e8m0_decode(code);
+      } else {
+        s = spec.scaling == Scaling::delayed ? *target.delayed_scale
+                                             : scale_from_amax(s, max, spec.scale == ScaleKind::pow2, spec.amax_epsilon, spec.overflow_scale, spec.fp64_divide);
+        scale_inv[i] = inverse_scale(s);
+      }
+    }
+  });
+}
+
+template <class T>
+void encode_row_stochastic(const T* x, const float* scales, int64_t block_cols, Dtype format, const Philox& rng, uint64_t first_element, uint8_t* q, int64_t n) {
+  for (int64_t c = 0; c < n; ++c) {
+    q[c] = encode_stochastic(format, to_float(x[c]) * scales[c / block_cols], rng.word(first_element + static_cast<uint64_t>(c)));
+  }
+}
+
+template <class T>
+void encode_rows(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const QuantTarget& target, const Grid& g, const float* scales, const Operand& image,
+                 const WorkerScratch& scratch) {
+  const Philox rng(ctx.seed, RngPurpose::stochastic_rounding, target.site_hash, ctx.step);
+  parallel_tiles(ctx.pool(), x.rows, tile_rows, [&](int64_t r0, int64_t r1, int worker) {
+    for (int64_t r = r0; r < r1; ++r) {
+      const float* s = scales + r / g.block_rows * g.cols;
+      const T* src = x.row<T>(r);
+      uint8_t* q = image.data.row<uint8_t>(r);
+      if (spec.rounding == Rounding::stochastic) {
+        encode_row_stochastic(src, s, g.block_cols, spec.format, rng, static_cast<uint64_t>((target.first_row + r) * x.cols), q, x.cols);
+      } else if (g.block_cols >= 32) {
+        for (int64_t b = 0; b < g.cols; ++b) {
+          const int64_t c0 = b * g.block_cols;
+          encode_array(spec.format, src + c0, s[b], q + c0, std::min(g.block_cols, x.cols - c0));
+        }
+      } else {
+        const float* wide = s;
+        if (g.block_cols != 1) {
+          float* expanded = scratch.of(worker);
+          for (int64_t c = 0; c < x.cols; ++c) expanded[c] = s[c / g.block_cols];
+          wide = expanded;
+        }
+        encode_array_scales(spec.format, src, wide, q, x.cols);
+      }
+    }
+  });
+}
+
+// Returns the tensor's amax; adds to nonfinite.
+float quantize_image(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const QuantTarget& target, const Operand& image, int64_t& nonfinite) {
+  Arena::Scope scope(ctx.scratch());
+  const Grid g = make_grid(x, image);
+  const int64_t tasks = (x.rows + g.band - 1) / g.band;
+  float* scales = ctx.scratch().alloc_array<float>(g.rows * g.cols);
+  float* partial = ctx.scratch().alloc_array<float>(g.split_block ? tasks * g.cols : 0);
+  int64_t* counts = ctx.scratch().alloc_array<int64_t>(tasks);
+  const WorkerScratch scratch(ctx, x.cols);
+  if (ctx.planning() || x.elements() == 0) return 0;
+  nonfinite = x.dtype == Dtype::bf16 ? block_amax<bf16>(ctx, x, g, scales, partial, counts, scratch) : block_amax<float>(ctx, x, g, scales, partial, counts, scratch);
+  float amax = 0;
+  for (int64_t i = 0; i < g.rows * g.cols; ++i) amax = std::max(amax, scales[i]);
+  scales_from_amax(ctx, spec, target, scales, image.scale_inv.as<float>(), g.rows * g.cols);
+  if (x.dtype == Dtype::bf16) {
+    encode_rows<bf16>(ctx, x, spec, target, g, scales, image, scratch);
+  } else {
+    encode_rows<float>(ctx, x, spec, target, g, scales, image, scratch);
+  }
+  return amax;
+}
+
+}  // namespace
+
+void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
+  float amax = 0;
+  int64_t nonfinite = 0;
+  if (out.row.data.rows) amax = quantize_image(ctx, x, out.row_spec, out.target, out.row, nonfinite);
+  if (out.col.data.rows) amax = quantize_image(ctx, x, out.col_spec, out.target, out.col, nonfinite);
+  if (ctx.planning()) return;
+  if (out.target.amax) *out.target.amax = std::max(*out.target.amax, amax);
+  if (out.target.nonfinite) *out.target.nonfinite += nonfinite;
+}
+
+}  // namespace octet::cpu

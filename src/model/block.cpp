@@ -1,0 +1,146 @@
+#include "model/block.h"
+
+#include "ops/activation.h"
+#include "ops/attention.h"
+#include "ops/norm.h"
+
+namespace octet {
+namespace {
+
+// The pass as a stage sees it whose results are dropped after forward: they come from scratch instead of saved memory.
+Pass with_temporary_results(const Pass& pass, bool dropped) {
+  return dropped ? Pass{pass.ctx, pass.quant, pass.ctx.scratch(), pass.statistics, pass.dump, pass.micro_batch, pass.first_row} : pass;
+}
+
+}  // namespace
+
+Block::Block(BlockParams params, Linear qkv, Linear out, Linear gate_up, Linear down, HeadGeometry heads, RecomputePolicy recompute)
+    : params_(params), qkv_(std::move(qkv)), out_(std::move(out)), gate_up_(std::move(gate_up)), down_(std::move(down)), heads_(heads), recompute_(recompute) {}
+
+QkNorm Block::qk_norm(const Tensor& rstd) const {
+  if (!params_.q_norm) return {};
+  return {params_.q_norm->working, params_.k_norm->working, rstd, params_.q_norm->grad, params_.k_norm->grad};
+}
+
+LinearInput Block::normed_input(const Pass& pass, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum,
+                                const Tensor& rstd) const {
+  LinearInput in = consumer.allocate_input(pass, pass.ctx.scratch(), x.rows());
+  ops::rmsnorm_quantize(pass.ctx, x, delta, gamma.working, heads_.norm_eps, {sum, in.value, rstd, in.images});
+  consumer.note_input(pass, in);
+  return in;
+}
+
+LinearInput Block::swiglu_input(const Pass& pass, const Tensor& gate_up) const {
+  LinearInput in = down_.allocate_input(pass, pass.ctx.scratch(), gate_up.rows());
+  ops::swiglu_quantize(pass.ctx, gate_up, in.value, in.images);
+  down_.note_input(pass, in);
+  return in;
+}
+
+// Attention proper and the images of its output. Backward needs the output itself, so it is the input's value too.
+LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, BlockSaved& s) const {
+  s.attn = pass.saved.alloc(s.qkv.dtype, {t.tokens, heads_.heads * heads_.head_dim});
+  s.lse = pass.saved.alloc(Dtype::f32, {t.tokens / t.seq_len, heads_.heads, t.seq_len});
+  ops::attention(pass.ctx, s.qkv, t.document_start, t.seq_len, heads_, s.attn, s.lse);
+  LinearInput in = out_.input_of(pass, pass.ctx.scratch(), s.attn);
+  if (in.images.row.data.rows || in.images.col.data.rows) ops::quantize(pass.ctx, s.attn, in.images);
+  out_.note_input(pass, in);
+  return in;
+}
+
+void Block::attention_forward(const Pass& pass, const TokenGeometry& t, const Tensor& x, const Tensor& delta, BlockSaved& s, const Tensor& attn_out) const {
+  s.rstd1 = pass.saved.alloc(Dtype::f32, {t.tokens});
+  const bool has_delta = delta.shape.rank() != 0;
+  s.qkv = pass.saved.alloc(x.dtype, {t.tokens, heads_.qkv_width()});
+  s.qkv_raw = params_.q_norm ? pass.saved.alloc(x.dtype, s.qkv.shape) : s.qkv;
+  s.qk_rstd = params_.q_norm ? pass.saved.alloc(Dtype::f32, {t.tokens, heads_.heads + heads_.kv_heads}) : Tensor{};
+
+  s.qkv_in = normed_input(with_temporary_results(pass, recompute_.norm), qkv_, *params_.attn_norm, x, delta, has_delta ? s.s1 : Tensor{}, s.rstd1);
+  qkv_.forward(pass, s.qkv_in, s.qkv_raw);
+  ops::qk_norm_rope(pass.ctx, s.qkv_raw, t.positions, t.cos_sin, heads_, qk_norm(s.qk_rstd), s.qkv);
+  s.out_in = attention_core(with_temporary_results(pass, recompute_.attention), t, s);
+  out_.forward(pass, s.out_in, attn_out);
+}
+
+void Block::mlp_forward(const Pass& pass, const TokenGeometry& t, const Tensor& attn_out, BlockSaved& s, const Tensor& m) const {
+  s.rstd2 = pass.saved.alloc(Dtype::f32, {t.tokens});
+  s.gate_up = pass.saved.alloc(s.s1.dtype, {t.tokens, gate_up_.out_features()});
+  s.gate_up_in = normed_input(with_temporary_results(pass, recompute_.norm), gate_up_, *params_.mlp_norm, s.s1, attn_out, s.s2, s.rstd2);
+  gate_up_.forward(pass, s.gate_up_in, s.gate_up);
+  s.down_in = swiglu_input(with_temporary_results(pass, recompute_.swiglu), s.gate_up);
+  down_.forward(pass, s.down_in, m);
+}
+
+void Block::forward(const Pass& outer, const TokenGeometry& t, const Tensor& x, const Tensor& delta, BlockSaved& s, const Tensor& m) const {
+  // The residual stream at both norms outlives the layer: s1 is what recomputation starts from, s2 is what the next norm reads.
+  s.s1 = delta.shape.rank() != 0 ? outer.saved.alloc(x.dtype, x.shape) : x;
+  s.s2 = outer.saved.alloc(x.dtype, x.shape);
+  Arena::Scope scope(outer.ctx.scratch());
+  const Pass pass = with_temporary_results(outer, recompute_.block);
+  const Tensor attn_out = pass.ctx.scratch().alloc(x.dtype, x.shape);
+  attention_forward(pass, t, x, delta, s, attn_out);
+  mlp_forward(pass, t, attn_out, s, m);
+}
+
+void Block::mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const {
+  Arena::Scope scope(pass.ctx.scratch());
+  Arena& scratch = pass.ctx.scratch();
+  if (recompute_.norm && !recompute_.block) s.gate_up_in = normed_input(pass.recomputing(), gate_up_, *params_.mlp_norm, s.s2, {}, {}, {});
+  if (recompute_.swiglu && !recompute_.block) s.down_in = swiglu_input(pass.recomputing(), s.gate_up);
+  const Tensor d_act = scratch.alloc(grad.dtype, {t.tokens, down_.in_features()});
+  const Tensor d_gate_up = scratch.alloc(grad.dtype, s.gate_up.shape);
+  const Tensor d_norm = scratch.alloc(grad.dtype, grad.shape);
+  {
+    Arena::Scope images(scratch);
+    const LinearGrad dm = down_.quantize_grad(pass, grad);
+    down_.backward_input(pass, dm, d_act);
+    down_.backward_weight(pass, dm, grad, s.down_in);
+  }
+  ops::swiglu_backward(pass.ctx, d_act, s.gate_up, d_gate_up);
+  {
+    Arena::Scope images(scratch);
+    const LinearGrad dg = gate_up_.quantize_grad(pass, d_gate_up);
+    gate_up_.backward_input(pass, dg, d_norm);
+    gate_up_.backward_weight(pass, dg, d_gate_up, s.gate_up_in);
+  }
+  ops::rmsnorm_backward(pass.ctx, d_norm, s.s2, params_.mlp_norm->working, s.rstd2, grad, grad, params_.mlp_norm->grad);
+}
+
+void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const {
+  Arena::Scope scope(pass.ctx.scratch());
+  Arena& scratch = pass.ctx.scratch();
+  if (recompute_.norm && !recompute_.block) s.qkv_in = normed_input(pass.recomputing(), qkv_, *params_.attn_norm, s.s1, {}, {}, {});
+  if (recompute_.attention && !recompute_.block) s.out_in = attention_core(pass.recomputing(), t, s);
+  const Tensor d_attn = scratch.alloc(grad.dtype, s.attn.shape);
+  const Tensor d_qkv = scratch.alloc(grad.dtype, s.qkv.shape);
+  const Tensor d_norm = scratch.alloc(grad.dtype, grad.shape);
+  {
+    Arena::Scope images(scratch);
+    const LinearGrad d_out = out_.quantize_grad(pass, grad);
+    out_.backward_input(pass, d_out, d_attn);
+    out_.backward_weight(pass, d_out, grad, s.out_in);
+  }
+  ops::attention_backward(pass.ctx, d_attn, s.qkv, s.attn, s.lse, t.document_start, t.seq_len, heads_, d_qkv);
+  ops::qk_norm_rope_backward(pass.ctx, d_qkv, s.qkv_raw, t.positions, t.cos_sin, heads_, qk_norm(s.qk_rstd), d_qkv);
+  {
+    Arena::Scope images(scratch);
+    const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv);
+    qkv_.backward_input(pass, dq, d_norm);
+    qkv_.backward_weight(pass, dq, d_qkv, s.qkv_in);
+  }
+  ops::rmsnorm_backward(pass.ctx, d_norm, s.s1, params_.attn_norm->working, s.rstd1, grad, grad, params_.attn_norm->grad);
+}
+
+void Block::backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const {
+  Arena::Scope scope(pass.ctx.scratch());
+  if (recompute_.block) {
+    const Pass again = pass.recomputing();
+    const Tensor attn_out = pass.ctx.scratch().alloc(grad.dtype, grad.shape), m = pass.ctx.scratch().alloc(grad.dtype, grad.shape);
+    attention_forward(again, t, s.s1, {}, s, attn_out);
+    mlp_forward(again, t, attn_out, s, m);
+  }
+  mlp_backward(pass, t, s, grad);
+  attention_backward(pass, t, s, grad);
+}
+
+}  // namespace octet

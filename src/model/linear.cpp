@@ -1,0 +1,170 @@
+#include "model/linear.h"
+
+#include "ops/gemm.h"
+#include "ops/reduce.h"
+
+namespace octet {
+namespace {
+
+// Whether one set of bytes serves both images: same description, and blocks that transpose onto themselves.
+bool shares_bytes(const QuantSpec& row, const QuantSpec& col) { return row.quantized() && row == col && row.square() && row.rounding == Rounding::nearest; }
+
+// Images of a [rows, cols] matrix: quantized ones from the arenas, unquantized ones views of `value`.
+void allocate_pair(const QuantSpec& row_spec, const QuantSpec& col_spec, const MatrixView& value, int64_t rows, int64_t cols, Arena& row_arena, Arena& col_arena,
+                   QuantizedOut& images, Operand& row, Operand& col) {
+  images.row_spec = row_spec;
+  images.col_spec = col_spec;
+  const bool shared = shares_bytes(row_spec, col_spec);
+  if (row_spec.quantized()) {
+    row = images.row = alloc_image(shared ? col_arena : row_arena, row_spec, rows, cols, false);
+  } else {
+    row = Operand::plain(value);
+  }
+  if (shared) {
+    col = row.flipped();
+  } else if (col_spec.quantized()) {
+    col = images.col = alloc_image(col_arena, col_spec, rows, cols, true);
+  } else {
+    col = Operand::plain(value, true);
+  }
+}
+
+}  // namespace
+
+Linear::Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant) : module_(std::move(module)), parts_(std::move(parts)), recipe_(recipe) {
+  in_ = parts_.front().weight->shape[1];
+  site_x_ = quant.add(module_ + "/x", Role::x, recipe_.x_row.quantized() ? recipe_.x_row : recipe_.x_col);
+  for (Part& p : parts_) {
+    OCTET_CHECK(p.weight->shape[1] == in_, "{}: {} has {} inputs, {} expected", module_, p.name, p.weight->shape[1], in_);
+    out_ += p.weight->shape[0];
+    p.site_w = quant.add(module_ + "/" + p.name + "/w", Role::w, recipe_.w_row.quantized() ? recipe_.w_row : recipe_.w_col);
+    p.site_dy = quant.add(module_ + "/" + p.name + "/dy", Role::dy, recipe_.dy_row.quantized() ? recipe_.dy_row : recipe_.dy_col);
+  }
+}
+
+void Linear::allocate_images(Arena& arena) {
+  for (Part& p : parts_) {
+    QuantizedOut unused;
+    allocate_pair(recipe_.w_row, recipe_.w_col, p.weight->working, p.weight->shape[0], in_, arena, arena, unused, p.w_row, p.w_col);
+  }
+}
+
+void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant) {
+  for (Part& p : parts_) {
+    QuantizedOut out{recipe_.w_row, recipe_.w_col, {}, {}, quant.target(p.site_w)};
+    if (recipe_.w_row.quantized()) out.row = p.w_row;
+    if (recipe_.w_col.quantized() && !shares_bytes(recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
+    if (!out.row.data.rows && !out.col.data.rows) continue;
+    ops::quantize(ctx, p.weight->working, out);
+    if (ctx.planning()) continue;
+    if (out.row.data.rows) quant.count(p.site_w, recipe_.w_row.format, p.weight->shape.elements());
+    if (out.col.data.rows) quant.count(p.site_w, recipe_.w_col.format, p.weight->shape.elements());
+  }
+}
+
+LinearInput Linear::allocate_input(const Pass& pass, Arena& temporary, int64_t tokens) const {
+  const bool kept = !recipe_.x_col.quantized();
+  Tensor value;
+  if (kept || !recipe_.x_row.quantized() || (pass.dump && pass.dump->wants(module_))) value = (kept ? pass.saved : temporary).alloc(recipe_.compute, {tokens, in_});
+  return make_input(pass, temporary, value, tokens);
+}
+
+LinearInput Linear::input_of(const Pass& pass, Arena& temporary, const Tensor& value) const { return make_input(pass, temporary, value, value.rows()); }
+
+LinearInput Linear::make_input(const Pass& pass, Arena& temporary, const Tensor& value, int64_t tokens) const {
+  LinearInput x;
+  x.value = value;
+  allocate_pair(recipe_.x_row, recipe_.x_col, value, tokens, in_, temporary, pass.saved, x.images, x.row, x.col);
+  x.images.target = pass.target(site_x_);
+  return x;
+}
+
+void Linear::note_input(const Pass& pass, const LinearInput& x) const {
+  const int64_t n = x.row.data.rows * in_;
+  if (x.images.row.data.rows) pass.count(site_x_, recipe_.x_row, n);
+  if (x.images.col.data.rows) pass.count(site_x_, recipe_.x_col, n);
+  if (!pass.dump || !pass.dump->wants(module_)) return;
+  const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/x";
+  pass.dump->add(key, x.value);
+  pass.dump->add_image(key + ".row", x.row);
+  pass.dump->add_image(key + ".col", x.col);
+}
+
+void Linear::forward(const Pass& pass, const LinearInput& x, const Tensor& y) const {
+  int64_t column = 0;
+  for (const Part& p : parts_) {
+    const MatrixView out = MatrixView(y).columns(column, p.weight->shape[0]);
+    const GemmTerm term{x.row, p.w_row};
+    ops::gemm(pass.ctx, {&term, 1}, out, 0.0f, recipe_.accumulate[0], p.bias ? p.bias->working : Tensor{});
+    if (pass.dump && pass.dump->wants(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/y", out);
+    column += p.weight->shape[0];
+  }
+}
+
+LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy) const {
+  LinearGrad grad;
+  int64_t column = 0;
+  for (const Part& p : parts_) {
+    const int64_t n = p.weight->shape[0];
+    const MatrixView dy_part = MatrixView(dy).columns(column, n);
+    QuantizedOut images;
+    Operand row, col;
+    Arena& scratch = pass.ctx.scratch();
+    allocate_pair(recipe_.dy_row, recipe_.dy_col, dy_part, dy.rows(), n, scratch, scratch, images, row, col);
+    if (images.row.data.rows || images.col.data.rows) {
+      images.target = pass.target(p.site_dy);
+      ops::quantize(pass.ctx, dy_part, images);
+      if (images.row.data.rows) pass.count(p.site_dy, recipe_.dy_row, dy_part.elements());
+      if (images.col.data.rows) pass.count(p.site_dy, recipe_.dy_col, dy_part.elements());
+    }
+    if (pass.dump && pass.dump->wants(module_)) {
+      const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/dy";
+      pass.dump->add(key, dy_part);
+      pass.dump->add_image(key + ".row", row);
+      pass.dump->add_image(key + ".col", col);
+    }
+    grad.row.push_back(row);
+    grad.col.push_back(col);
+    column += n;
+  }
+  return grad;
+}
+
+void Linear::backward_input(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const {
+  std::vector<GemmTerm> terms;
+  for (size_t i = 0; i < parts_.size(); ++i) terms.push_back({dy.row[i], parts_[i].w_col});
+  ops::gemm(pass.ctx, terms, dx, 0.0f, recipe_.accumulate[1]);
+  if (pass.dump && pass.dump->wants(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/dx", dx);
+}
+
+void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const {
+  int64_t column = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& p = parts_[i];
+    const GemmTerm term{dy.col[i], x.col};
+    ops::gemm(pass.ctx, {&term, 1}, p.weight->grad, 1.0f, recipe_.accumulate[2]);
+    if (p.bias) ops::column_sums(pass.ctx, MatrixView(dy_value).columns(column, p.weight->shape[0]), p.bias->grad);
+    column += p.weight->shape[0];
+  }
+}
+
+void Linear::dump_weights(Dump& dump, QuantRegistry& quant) const {
+  if (!dump.wants(module_)) return;
+  dump.specs.push_back({module_, recipe_.x_row, recipe_.x_col, recipe_.w_row, recipe_.w_col, recipe_.dy_row, recipe_.dy_col});
+  const auto note_scale = [&](int site, const QuantSpec& spec, const std::string& site_name) {
+    if (spec.quantized() && spec.scaling == Scaling::delayed) dump.delayed_scales.push_back({site_name, quant.scales()[static_cast<size_t>(site)]});
+  };
+  note_scale(site_x_, recipe_.x_row, module_ + "/x");
+  for (const Part& p : parts_) {
+    const std::string key = module_ + "/" + p.name;
+    dump.add(key + "/w", p.weight->working);
+    dump.add_image(key + "/w.row", p.w_row);
+    dump.add_image(key + "/w.col", p.w_col);
+    dump.add(key + "/dw", p.weight->grad);
+    if (p.bias) dump.add(key + "/bias", p.bias->working);
+    note_scale(p.site_w, recipe_.w_row, key + "/w");
+    note_scale(p.site_dy, recipe_.dy_row, key + "/dy");
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,78 @@
+// Linear: y = x W^T (+ bias) for one or several projections of the same input (q, k, v; gate, up), in any recipe.
+//
+// The projections are separate logical tensors (weights, output gradients, scales, blocks), as in a Hugging Face file, and write
+// neighbouring column ranges of one output. Forward, input gradient and weight gradient are separate calls: overlap and pipelining need that.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/param.h"
+#include "model/pass.h"
+#include "ops/quantize.h"
+
+namespace octet {
+
+// The input of a linear layer as its three consumers read it: fprop (row), wgrad (col), and the high-precision values.
+struct LinearInput {
+  Tensor value;        // [T, K]; absent when every consumer reads a quantized image
+  Operand row, col;
+  QuantizedOut images; // what the producer of the input (norm, SwiGLU) has to write
+};
+
+// The output gradient, one entry a projection.
+struct LinearGrad {
+  std::vector<Operand> row, col;  // [T, N_i], contraction over N_i and over T
+};
+
+class Linear {
+ public:
+  struct Part {
+    std::string name;       // q_proj, gate_proj, ...
+    Param* weight;          // [N_i, K]
+    Param* bias = nullptr;  // [N_i]
+    int site_w = -1, site_dy = -1;
+    Operand w_row, w_col;
+  };
+
+  Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant);
+
+  const std::string& module() const { return module_; }
+  const Recipe& recipe() const { return recipe_; }
+  int64_t in_features() const { return in_; }
+  int64_t out_features() const { return out_; }
+  const std::vector<Part>& parts() const { return parts_; }
+
+  void allocate_images(Arena& arena);
+  // Quantizes the working weights; called once after each optimizer update and serves all its micro-batches.
+  void refresh_images(Ctx& ctx, QuantRegistry& quant);
+
+  // Memory for an input of T tokens: what backward needs comes from pass.saved, the rest from temporary.
+  LinearInput allocate_input(const Pass& pass, Arena& temporary, int64_t tokens) const;
+  // The same for an input that already exists as `value` and is kept by the caller for as long as backward needs it.
+  LinearInput input_of(const Pass& pass, Arena& temporary, const Tensor& value) const;
+  // Counts and dumps an input whose images have been written.
+  void note_input(const Pass& pass, const LinearInput& x) const;
+
+  // y: [T, out_features].
+  void forward(const Pass& pass, const LinearInput& x, const Tensor& y) const;
+  // Images of dy [T, out_features], from scratch memory.
+  LinearGrad quantize_grad(const Pass& pass, const Tensor& dy) const;
+  // dx: [T, in_features], overwritten.
+  void backward_input(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const;
+  // Adds to the gradients of weights (from the images) and biases (from the high-precision dy).
+  void backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const;
+
+  // Adds the accumulated weight gradients, weights and specs to the dump.
+  void dump_weights(Dump& dump, QuantRegistry& quant) const;
+
+ private:
+  LinearInput make_input(const Pass& pass, Arena& temporary, const Tensor& value, int64_t tokens) const;
+
+  std::string module_;
+  std::vector<Part> parts_;
+  Recipe recipe_;
+  int site_x_;
+  int64_t in_ = 0, out_ = 0;
+};
+
+}  // namespace octet

@@ -1,0 +1,199 @@
+#include "model/model.h"
+
+#include <cmath>
+
+#include "core/philox.h"
+#include "model/rope_table.h"
+#include "ops/embedding.h"
+#include "ops/optimizer.h"
+#include "ops/reduce.h"
+
+namespace octet {
+namespace {
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+RecomputePolicy recompute_policy(const RecomputeConfig& c) {
+  RecomputePolicy p;
+  for (const std::string& m : c.modules) {
+    p.norm |= m == "norm";
+    p.swiglu |= m == "swiglu";
+    p.attention |= m == "attention";
+    p.block |= m == "block";
+  }
+  return p;
+}
+
+}  // namespace
+
+Model::Model(const RunConfig& c, QuantRegistry& quant)
+    : config_(c.model),
+      policy_(c.precision, c.model.num_hidden_layers),
+      heads_{c.model.num_attention_heads, c.model.num_key_value_heads, c.model.head_dim, rotary_dim(c.model), static_cast<float>(c.model.rms_norm_eps)},
+      seq_len_(c.data.seq_len) {
+  const ModelConfig& m = config_;
+  const int64_t padded = round_up(m.vocab_size, m.vocab_pad_multiple);
+  embedding_ = &add_param("model.embed_tokens.weight", {padded, m.hidden_size}, m.vocab_size, Init::normal, true);
+  for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer) blocks_.push_back(std::make_unique<Block>(make_block(layer, c, quant)));
+  Param& norm = add_param("model.norm.weight", {m.hidden_size}, m.hidden_size, Init::ones, false);
+  Param& lm_head = m.tie_word_embeddings ? *embedding_ : add_param("lm_head.weight", {padded, m.hidden_size}, m.vocab_size, Init::normal, true);
+  Linear head("head", {{"lm_head", &lm_head, nullptr, -1, -1, {}, {}}}, policy_.for_module("head", -1), quant);
+  head_ = std::make_unique<Head>(norm, std::move(head), m.vocab_size, heads_.norm_eps, static_cast<float>(c.optim.z_loss));
+  policy_.check_rules(module_paths());
+}
+
+Param& Model::add_param(std::string name, Shape shape, int64_t logical_rows, Init init, bool decay) {
+  params_.push_back(std::make_unique<Param>(Param{std::move(name), shape, logical_rows, init, decay, {}, {}, {}, {}, {}}));
+  return *params_.back();
+}
+
+Block Model::make_block(int64_t layer, const RunConfig& c, QuantRegistry& quant) {
+  const ModelConfig& m = config_;
+  const std::string hf = "model.layers." + std::to_string(layer) + ".", path = "layers." + std::to_string(layer) + ".";
+  const int64_t q_rows = m.num_attention_heads * m.head_dim, kv_rows = m.num_key_value_heads * m.head_dim;
+  const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, Init init = Init::normal) { return &add_param(hf + name + ".weight", {rows, cols}, rows, init, true); };
+  const auto vector = [&](const std::string& name, int64_t n, Init init) { return &add_param(hf + name, {n}, n, init, false); };
+  const auto part = [](const char* name, Param* weight, Param* bias = nullptr) { return Linear::Part{name, weight, bias, -1, -1, {}, {}}; };
+  const auto linear = [&](const std::string& module, std::vector<Linear::Part> parts) {
+    return Linear(path + module, std::move(parts), policy_.for_module(path + module, layer), quant);
+  };
+
+  BlockParams p;
+  p.attn_norm = vector("input_layernorm.weight", m.hidden_size, Init::ones);
+  const auto bias = [&](const std::string& name, int64_t n) { return m.attention_bias ? vector("self_attn." + name + ".bias", n, Init::zeros) : nullptr; };
+  std::vector<Linear::Part> qkv;
+  for (const auto& [name, rows] : {std::pair{"q_proj", q_rows}, std::pair{"k_proj", kv_rows}, std::pair{"v_proj", kv_rows}}) {
+    Param* weight = matrix(std::string("self_attn.") + name, rows, m.hidden_size);
+    qkv.push_back(part(name, weight, bias(name, rows)));
+  }
+  if (m.use_qk_norm) {
+    p.q_norm = vector("self_attn.q_norm.weight", m.head_dim, Init::ones);
+    p.k_norm = vector("self_attn.k_norm.weight", m.head_dim, Init::ones);
+  }
+  Param* o = matrix("self_attn.o_proj", m.hidden_size, q_rows, Init::normal_output);
+  p.mlp_norm = vector("post_attention_layernorm.weight", m.hidden_size, Init::ones);
+  Param* gate = matrix("mlp.gate_proj", m.intermediate_size, m.hidden_size);
+  Param* up = matrix("mlp.up_proj", m.intermediate_size, m.hidden_size);
+  Param* down = matrix("mlp.down_proj", m.hidden_size, m.intermediate_size, Init::normal_output);
+  return Block(p, linear("attn.qkv", qkv), linear("attn.out", {part("o_proj", o)}), linear("mlp.gate_up", {part("gate_proj", gate), part("up_proj", up)}),
+               linear("mlp.down", {part("down_proj", down)}), heads_, recompute_policy(c.recompute));
+}
+
+std::vector<Linear*> Model::linears() const {
+  std::vector<Linear*> all;
+  for (const auto& b : blocks_) {
+    for (Linear* l : b->linears()) all.push_back(l);
+  }
+  all.push_back(&head_->linear());
+  return all;
+}
+
+std::vector<std::string> Model::module_paths() const {
+  std::vector<std::string> paths;
+  for (const Linear* l : linears()) paths.push_back(l->module());
+  return paths;
+}
+
+int64_t Model::parameter_count() const {
+  int64_t n = 0;
+  for (const auto& p : params_) n += p->logical_elements();
+  return n;
+}
+
+void Model::allocate_parameters(Arena& arena) {
+  for (const auto& p : params_) allocate(*p, arena, policy_.base().compute);
+  rope_table_ = arena.alloc(Dtype::f32, {seq_len_, heads_.rotary_dim});
+  if (!arena.counting()) fill_rope_table(config_, rope_table_);
+}
+
+void Model::allocate_images(Arena& arena) {
+  for (Linear* l : linears()) l->allocate_images(arena);
+}
+
+void Model::initialize(uint64_t seed) {
+  const double output_scale = config_.init_scale_output ? 1.0 / std::sqrt(2.0 * static_cast<double>(config_.num_hidden_layers)) : 1.0;
+  for (const auto& p : params_) {
+    float* w = p->master.as<float>();
+    const int64_t n = p->shape.elements(), logical = p->logical_elements();
+    const Philox rng(seed, RngPurpose::init, p->name);
+    const double std_dev = config_.initializer_range * (p->init == Init::normal_output ? output_scale : 1.0);
+    for (int64_t i = 0; i < n; ++i) {
+      if (i >= logical || p->init == Init::zeros) {
+        w[i] = 0.0f;
+      } else {
+        w[i] = p->init == Init::ones ? 1.0f : static_cast<float>(std_dev * rng.normal(static_cast<uint64_t>(i)));
+      }
+    }
+    for (const Tensor* t : {&p->grad, &p->exp_avg, &p->exp_avg_sq}) std::fill_n(t->as<float>(), n, 0.0f);
+  }
+}
+
+void Model::refresh_weights(Ctx& ctx, QuantRegistry& quant) {
+  for (const auto& p : params_) {
+    if (p->working.dtype == Dtype::bf16) ops::cast_weights(ctx, p->master, p->working);
+  }
+  refresh_images(ctx, quant);
+}
+
+void Model::refresh_images(Ctx& ctx, QuantRegistry& quant) {
+  for (Linear* l : linears()) l->refresh_images(ctx, quant);
+}
+
+void Model::zero_gradients(Ctx& ctx) {
+  for (const auto& p : params_) ops::zero(ctx, p->grad);
+}
+
+TokenGeometry Model::geometry(const TokenBatch& b) const {
+  OCTET_CHECK(b.seq_len <= seq_len_, "sequence of {} tokens, the position table has {}", b.seq_len, seq_len_);
+  return {b.tokens.elements(), b.seq_len, b.positions, b.document_start, rope_table_};
+}
+
+Loss Model::train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale) {
+  Arena::Scope scope(pass.saved);
+  const Dtype dtype = policy_.base().compute;
+  const TokenGeometry t = geometry(batch);
+  const Shape stream{t.tokens, config_.hidden_size};
+  std::vector<BlockSaved> saved(blocks_.size());
+
+  Tensor x = pass.saved.alloc(dtype, stream), delta;
+  ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
+  // A layer's MLP output is read once, by the next norm; two buffers take turns.
+  const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
+  for (size_t l = 0; l < blocks_.size(); ++l) {
+    blocks_[l]->forward(pass, t, x, delta, saved[l], mlp_out[l % 2]);
+    x = saved[l].s2;
+    delta = mlp_out[l % 2];
+  }
+  const Tensor grad = pass.saved.alloc(dtype, stream);
+  const Loss loss = head_->forward_backward(pass, x, delta, batch.labels, grad_scale, grad);
+  for (size_t l = blocks_.size(); l-- > 0;) blocks_[l]->backward(pass, t, saved[l], grad);
+  ops::embedding_backward(pass.ctx, grad, batch.tokens, embedding_->grad);
+  return loss;
+}
+
+Loss Model::evaluate(Pass& pass, const TokenBatch& batch) {
+  Arena::Scope scope(pass.saved);
+  const Dtype dtype = policy_.base().compute;
+  const TokenGeometry t = geometry(batch);
+  const Shape stream{t.tokens, config_.hidden_size};
+  Tensor x = pass.saved.alloc(dtype, stream), delta;
+  ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
+  // Nothing is kept: three stream buffers take turns, the rest of a layer's activations are released after it.
+  const Tensor residual[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
+  const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
+  for (size_t l = 0; l < blocks_.size(); ++l) {
+    Arena::Scope layer(pass.saved);
+    BlockSaved saved;
+    blocks_[l]->forward(pass, t, x, delta, saved, mlp_out[l % 2]);
+    ops::copy(pass.ctx, saved.s2, residual[l % 2]);
+    x = residual[l % 2];
+    delta = mlp_out[l % 2];
+  }
+  return head_->evaluate(pass, x, delta, batch.labels);
+}
+
+void Model::dump_weights(Dump& dump, QuantRegistry& quant) const {
+  for (const Linear* l : linears()) l->dump_weights(dump, quant);
+}
+
+}  // namespace octet

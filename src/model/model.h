@@ -1,0 +1,71 @@
+// Model: a Llama-family decoder, written once for every device and precision. A step read top to bottom:
+//
+//   train:     embedding -> blocks forward -> head forward + backward, chunk by chunk -> blocks backward -> embedding backward
+//   evaluate:  embedding -> blocks forward -> head forward
+// Gradients accumulate in FP32 over micro-batches; the loss is the sum over valid tokens, and the caller divides by the global count.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "model/block.h"
+#include "model/head.h"
+
+namespace octet {
+
+// One micro-batch; vectors of length tokens, i32.
+struct TokenBatch {
+  int64_t seq_len = 0;
+  Tensor tokens, labels;       // label -1: no loss
+  Tensor positions;
+  Tensor document_start;       // empty: attention sees the whole sample
+};
+
+class Model {
+ public:
+  // Registers all quantization sites with `quant`. config: validated.
+  Model(const RunConfig& config, QuantRegistry& quant);
+
+  const std::vector<std::unique_ptr<Param>>& params() const { return params_; }
+  std::vector<std::string> module_paths() const;   // layers.0.attn.qkv ... head
+  int64_t parameter_count() const;                 // without vocabulary padding
+  const PrecisionPolicy& precision() const { return policy_; }
+
+  // Parameters, optimizer state and the RoPE table; then the quantized weight images.
+  void allocate_parameters(Arena& arena);
+  void allocate_images(Arena& arena);
+
+  // Fills the masters: a pure function of (seed, logical name, element index).
+  void initialize(uint64_t seed);
+  // Working copies and images from the masters; after initialization and loading.
+  void refresh_weights(Ctx& ctx, QuantRegistry& quant);
+  // Images alone, after the optimizer has written the working copies.
+  void refresh_images(Ctx& ctx, QuantRegistry& quant);
+
+  void zero_gradients(Ctx& ctx);
+  // grad_scale: 1 / (valid tokens of the global batch).
+  Loss train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale);
+  Loss evaluate(Pass& pass, const TokenBatch& batch);
+
+  // Adds the weights, images and accumulated gradients of the modules the dump wants.
+  void dump_weights(Dump& dump, QuantRegistry& quant) const;
+
+ private:
+  Param& add_param(std::string name, Shape shape, int64_t logical_rows, Init init, bool decay);
+  Block make_block(int64_t layer, const RunConfig& config, QuantRegistry& quant);
+  TokenGeometry geometry(const TokenBatch& batch) const;
+  std::vector<Linear*> linears() const;
+
+  ModelConfig config_;
+  PrecisionPolicy policy_;
+  HeadGeometry heads_;
+  int64_t seq_len_;
+  std::vector<std::unique_ptr<Param>> params_;
+  Param* embedding_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::unique_ptr<Head> head_;
+  Tensor rope_table_;
+};
+
+}  // namespace octet

@@ -1,0 +1,33 @@
+// Pass: one traversal of the model over one micro-batch, and what every layer needs to know about it.
+#pragma once
+#include "core/context.h"
+#include "model/dump.h"
+#include "recipe/quant_registry.h"
+
+namespace octet {
+
+struct Pass {
+  Ctx& ctx;
+  QuantRegistry& quant;
+  Arena& saved;               // activations kept from forward to backward
+  bool statistics = true;     // stage amaxes and count; off for validation and for recomputation
+  Dump* dump = nullptr;
+  int64_t micro_batch = 0;
+  int64_t first_row = 0;      // number of this micro-batch's first token in the global batch
+
+  QuantTarget target(int site) const {
+    QuantTarget t = statistics ? quant.target(site) : quant.silent_target(site);
+    t.first_row = first_row;
+    return t;
+  }
+  void count(int site, const QuantSpec& spec, int64_t elements) const {
+    if (statistics && !ctx.planning() && spec.quantized()) quant.count(site, spec.format, elements);
+  }
+  // The same traversal while recomputing: results are identical, nothing is counted or dumped twice, and memory is temporary.
+  Pass recomputing() const {
+    Pass p{ctx, quant, ctx.scratch(), false, nullptr, micro_batch, first_row};
+    return p;
+  }
+};
+
+}  // namespace octet

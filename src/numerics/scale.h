@@ -1,0 +1,94 @@
+// Scale formulas of all recipes (host and device).
+//
+// q = encode(x * scale), x is recovered as decode(q) * scale_inv, scale_inv = 1 / scale. amax is the maximum of |x| over the
+// elements that share the scale, unscaled, or +Inf when any of them is not finite (cpu/convert.h). Divisions are IEEE,
+// rounded to nearest, so both backends agree bit for bit.
+#pragma once
+#include "numerics/formats.h"
+
+namespace octet {
+
+namespace numerics_detail {
+
+// On a device, the intrinsics keep approximate division and fused multiply-add contraction away from these formulas. Flushing
+// of subnormals (-use_fast_math, -ftz=true) would still change them: device code is compiled without.
+OCTET_HD inline float divide_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+OCTET_HD inline float multiply_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+OCTET_HD inline bool is_positive_finite(float x) { return bits_of(x) - 1u < 0x7F7FFFFFu; }
+
+}  // namespace numerics_detail
+
+// The largest power of two not above x, for x > 0 finite; FP32 subnormals keep their leading bit.
+OCTET_HD inline float floor_to_pow2(float x) {
+  uint32_t u = bits_of(x);
+  if (u >= 0x00800000u) return float_from_bits(u & 0xFF800000u);
+  while (u & (u - 1u)) u &= u - 1u;
+  return float_from_bits(u);
+}
+
+// scale = format_max / max(amax, epsilon); with pow2 rounded down to a power of two, so that nothing saturates.
+//   amax 0 (and epsilon 0), Inf or NaN: 1. A quotient beyond FP32 becomes overflow_scale (before the pow2 rounding).
+//   fp64_divide: the quotient is formed in double and rounded to float.
+// tensorwise: epsilon 0, overflow_scale FLT_MAX (Transformer Engine, current scaling).
+// rowwise: epsilon 1e-12, pow2, fp64_divide (torchao float8).
+// blockwise: epsilon 0, pow2, overflow_scale the largest BF16 (Transformer Engine, block scaling).
+OCTET_HD inline float scale_from_amax(float amax, float format_max, bool pow2, float epsilon, float overflow_scale, bool fp64_divide) {
+  if (amax < epsilon) amax = epsilon;
+  if (!numerics_detail::is_positive_finite(amax)) return 1.0f;
+  // A quotient beyond FP32 is caught before the conversion, which is undefined in C++ for doubles out of range.
+  float scale;
+  if (fp64_divide) {
+    const double quotient = static_cast<double>(format_max) / static_cast<double>(amax);
+    scale = quotient > 0x1.fffffep127 ? float_from_bits(0x7F800000u) : static_cast<float>(quotient);
+  } else {
+    scale = numerics_detail::divide_rn(format_max, amax);
+  }
+  if (!numerics_detail::is_positive_finite(scale)) scale = overflow_scale;
+  return pow2 ? floor_to_pow2(scale) : scale;
+}
+
+// scale_inv of a scale.
+OCTET_HD inline float inverse_scale(float scale) { return numerics_detail::divide_rn(1.0f, scale); }
+
+// Delayed scaling (Transformer Engine): the new scale (format_max * 2^-margin) / window_amax, where window_amax is the
+// maximum (or the newest entry) of the amax history. An amax of 0 or one that is not finite keeps old_scale. The result is
+// held within [2^-127, overflow_scale], where it has a finite inverse; Transformer Engine has the upper bound only; the
+// lower one is met by a positive margin together with an amax near the end of the FP32 range. pow2 rounds down to a power of two.
+OCTET_HD inline float delayed_scale(float window_amax, float format_max, int margin, float old_scale, bool pow2 = false,
+                                    float overflow_scale = 0x1.fffffep127f) {
+  if (!numerics_detail::is_positive_finite(window_amax)) return old_scale;
+  // 2^-margin in double: exact for every margin that can matter, and beyond it the bounds below apply.
+  const int bounded = margin > 500 ? 500 : margin < -500 ? -500 : margin;
+  uint64_t power_bits = static_cast<uint64_t>(1023 - bounded) << 52;
+  double power;
+  memcpy(&power, &power_bits, 8);
+  const double numerator = static_cast<double>(format_max) * power;
+  // One rounding of an exact quotient equals the FP32 division whenever format_max * 2^-margin is an FP32 normal, because
+  // double has more than twice the digits of float plus two (Figueroa, "When is double rounding innocuous?", 1995).
+  const double quotient = numerator / static_cast<double>(window_amax);
+  float scale = quotient > 0x1.fffffep127 ? overflow_scale : quotient < 0x1p-127 ? 0x1p-127f : static_cast<float>(quotient);
+  return pow2 ? floor_to_pow2(scale) : scale;
+}
+
+// E8M0 code of an MX block (32 elements): 2^ceil(log2(amax / max_finite)) ("RCEIL"; Transformer Engine and cuBLAS;
+// arXiv 2506.08027 on why rounding down as in OCP Microscaling 1.0 diverges). Computed as amax * fl(1 / max_finite), which
+// gives the code of the division for every mantissa. amax 0: 0x00; Inf: 0xFE; NaN: 0xFF. The block is then quantized with
+// e8m0_reciprocal(code).
+OCTET_HD inline uint8_t mx_scale_code(float amax, Dtype format) {
+  return e8m0_encode_rp(numerics_detail::multiply_rn(amax, numerics_detail::divide_rn(1.0f, format_info(format).max_finite)));
+}
+
+}  // namespace octet

@@ -1,0 +1,14 @@
+// Reductions in a fixed order, and two plain memory operations. Sums: tiles of fixed size summed in double, then the tiles in index order.
+#pragma once
+#include "core/context.h"
+
+namespace octet::ops {
+
+double sum(Ctx& ctx, const Tensor& x);           // x: f32
+double sum_squares(Ctx& ctx, const Tensor& x);   // x: f32; NaN and Inf propagate
+// d_bias += column sums of dy. dy: [T, N] bf16 or f32; d_bias: [N] f32.
+void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
+void zero(Ctx& ctx, const Tensor& x);
+void copy(Ctx& ctx, const Tensor& from, const Tensor& to);  // same shape and dtype
+
+}  // namespace octet::ops

@@ -1,0 +1,43 @@
+// Operand images: what a GEMM reads. See recipe.h for the row image / column image convention.
+#pragma once
+#include "core/arena.h"
+#include "recipe/recipe.h"
+
+namespace octet {
+
+// An operand as it lies in memory. Logically a matrix [rows, k] with the contraction last. The CPU keeps a column image in the
+// layout of its source ([k, rows], transposed = true): its BLAS reads both, and only the scales differ.
+struct Operand {
+  MatrixView data;             // stored matrix: codes of a format, or bf16 / f32 values
+  Tensor scale_inv;            // f32 dequantization multipliers, one a block of the stored matrix; empty when unquantized
+  bool transposed = false;     // stored as [k, rows]
+  int64_t block_rows = 0, block_cols = 0;  // block of the stored matrix; 0: whole extent
+
+  int64_t rows() const { return transposed ? data.cols : data.rows; }
+  int64_t k() const { return transposed ? data.rows : data.cols; }
+  bool quantized() const { return data.dtype != Dtype::bf16 && data.dtype != Dtype::f32; }
+
+  // The same stored matrix read the other way: right for unquantized data and for square blocks only (recipe.h).
+  Operand flipped() const {
+    Operand o = *this;
+    o.transposed = !transposed;
+    return o;
+  }
+  // Logical rows [begin, begin + count).
+  Operand slice_rows(int64_t begin, int64_t count) const;
+
+  static Operand plain(MatrixView m, bool transposed = false) {
+    Operand o;
+    o.data = m;
+    o.transposed = transposed;
+    return o;
+  }
+};
+
+// Number of blocks of `block` elements in n; block 0 is the whole extent.
+inline int64_t block_count(int64_t n, int64_t block) { return block == 0 ? 1 : (n + block - 1) / block; }
+
+// Memory for the image of a [rows, cols] matrix. column: the image for GEMMs that contract over the rows. Null tensors when counting.
+Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column);
+
+}  // namespace octet

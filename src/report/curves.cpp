@@ -1,0 +1,88 @@
+#include "report/curves.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace octet::report {
+namespace {
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+}
+
+size_t smoothing_window(size_t steps) { return std::clamp<size_t>(steps / 10, 1, 40); }
+
+std::vector<double> trailing_mean(const std::vector<double>& y, size_t window) {
+  std::vector<double> out(y.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    const size_t begin = i + 1 > window ? i + 1 - window : 0;
+    double sum = 0;
+    size_t finite = 0;
+    for (size_t k = begin; k <= i; ++k) {  // summed anew: a running sum would carry rounding and non-finite values along
+      if (!std::isfinite(y[k])) continue;
+      sum += y[k];
+      ++finite;
+    }
+    out[i] = 2 * finite >= i + 1 - begin ? sum / static_cast<double>(finite) : kNan;
+  }
+  return out;
+}
+
+double interpolate(const Curve& c, double x) {
+  const auto it = std::lower_bound(c.x.begin(), c.x.end(), x);
+  if (it == c.x.end()) return kNan;
+  const auto i = static_cast<size_t>(it - c.x.begin());
+  if (*it == x) return c.y[i];
+  if (i == 0) return kNan;
+  const double share = (x - c.x[i - 1]) / (c.x[i] - c.x[i - 1]);
+  return c.y[i - 1] + share * (c.y[i] - c.y[i - 1]);
+}
+
+size_t warm_up_steps(size_t steps) { return std::clamp<size_t>(steps / 10, 1, 10); }
+
+Curve smoothed(const RunMetrics& run, double TrainPoint::*field, size_t skip) {
+  Curve curve;
+  for (size_t i = skip; i < run.train.size(); ++i) {
+    curve.x.push_back(static_cast<double>(run.train[i].tokens));
+    curve.y.push_back(run.train[i].*field);
+  }
+  curve.y = trailing_mean(curve.y, smoothing_window(curve.y.size()));
+  return curve;
+}
+
+Curve relative_difference_percent(const Curve& run, const Curve& baseline) {
+  Curve out;
+  if (run.empty() || baseline.empty()) return out;
+  for (size_t i = 0; i < run.x.size(); ++i) {
+    if (run.x[i] < baseline.x.front() || run.x[i] > baseline.x.back()) continue;
+    const double base = interpolate(baseline, run.x[i]);
+    out.x.push_back(run.x[i]);
+    out.y.push_back(100 * (run.y[i] - base) / base);
+  }
+  return out;
+}
+
+Curve mean_curve(const std::vector<Curve>& curves, size_t points) {
+  Curve out;
+  if (curves.empty() || points == 0) return out;
+  double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
+  for (const auto& curve : curves) {
+    if (curve.empty()) return out;
+    low = std::max(low, curve.x.front());
+    high = std::min(high, curve.x.back());
+  }
+  std::vector<double> grid;
+  for (double x : curves.front().x) {
+    if (x >= low && x <= high) grid.push_back(x);
+  }
+  const size_t n = std::min(points, grid.size());
+  for (size_t i = 0; i < n; ++i) {
+    const double x = grid[n == 1 ? grid.size() - 1 : i * (grid.size() - 1) / (n - 1)];
+    double sum = 0;
+    for (const auto& curve : curves) sum += interpolate(curve, x);
+    out.x.push_back(x);
+    out.y.push_back(std::isfinite(sum) ? sum / static_cast<double>(curves.size()) : kNan);
+  }
+  return out;
+}
+
+}  // namespace octet::report

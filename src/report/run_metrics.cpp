@@ -1,0 +1,365 @@
+#include "report/run_metrics.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "core/check.h"
+#include "report/line_reader.h"
+
+namespace octet::report {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr int kMaxDepth = 64;
+constexpr int64_t kMaxTokens = int64_t{1} << 53;  // beyond it doubles, and so the charts, lose exactness
+
+[[noreturn]] void bad(const std::string& where, const std::string& what, const std::string& fix) { throw Error(ExitCode::data, what, where, fix); }
+
+// nlohmann parses without recursion but copies and prints with it.
+bool too_deep(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kMaxDepth) return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+json parse_json(const std::string& text) { return too_deep(text) ? json(json::value_t::discarded) : json::parse(text, nullptr, false); }
+
+std::string text_of(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+// An integer in [0, 2^53]; required, or absent -> -1.
+int64_t count_of(const json& object, const char* key, bool required, const std::string& where) {
+  const auto it = object.find(key);
+  if (it == object.end() && !required) return -1;
+  if (it == object.end())
+    bad(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss, a valid line step and loss");
+  const bool ok = it->is_number_integer() && (it->is_number_unsigned() ? it->get<uint64_t>() <= static_cast<uint64_t>(kMaxTokens)
+                                                                       : it->get<int64_t>() >= 0 && it->get<int64_t>() <= kMaxTokens);
+  if (!ok) bad(where, fmt::format("\"{}\" is not a whole number between 0 and 2^53", key), "repair or remove the line");
+  return it->get<int64_t>();
+}
+
+double number_of(const json& object, const char* key, bool required, const std::string& where) {
+  const auto it = object.find(key);
+  if (it == object.end() && required) bad(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss");
+  if (it == object.end() || it->is_null()) return kNan;
+  if (!it->is_number()) bad(where, fmt::format("\"{}\" is neither a number nor null", key), "repair or remove the line");
+  return it->get<double>();
+}
+
+void collect_counts(const json& value, const std::string& key, std::map<std::string, double>& out, const std::string& where) {
+  if (value.is_object()) {
+    for (const auto& item : value.items()) collect_counts(item.value(), key.empty() ? item.key() : key + "." + item.key(), out, where);
+  } else if (value.is_number() && value.get<double>() >= 0 && !key.empty()) {
+    out[key] = value.get<double>();
+  } else {
+    bad(where, "\"quantized\" is not an object of element counts", "repair or remove the line");
+  }
+}
+
+// Collects the lines of one metrics.jsonl in file order.
+class Collector {
+ public:
+  explicit Collector(RunMetrics& run) : run_(run) {}
+
+  void add(const json& line, const std::string& where) {
+    const std::string kind = text_of(line, "kind");
+    if (kind == "train")
+      add_train(line, where);
+    else if (kind == "valid")
+      add_valid(line, where);
+    else if (kind == "event")
+      add_event(line, where);
+  }
+
+  void add(const TrainPoint& point) {
+    if (!run_.train.empty() && point.step <= run_.train.back().step) {
+      ++run_.resumes;
+      while (!run_.train.empty() && run_.train.back().step >= point.step) run_.train.pop_back();
+      while (!run_.valid.empty() && run_.valid.back().step >= point.step) run_.valid.pop_back();
+      non_finite_.erase(non_finite_.lower_bound(point.step), non_finite_.end());
+    }
+    run_.train.push_back(point);
+  }
+
+  // Gives validations their tokens, sorts them, marks non-finite steps and checks that tokens grow with steps.
+  void finish(const std::string& where) {
+    for (auto& point : run_.train) point.non_finite = point.non_finite || non_finite_.contains(point.step);
+    for (auto& point : run_.valid) {
+      if (point.tokens < 0) point.tokens = tokens_at(point.step, where);
+    }
+    std::stable_sort(run_.valid.begin(), run_.valid.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
+    std::vector<ValidPoint> last_of_step;
+    for (const auto& point : run_.valid) {
+      if (!last_of_step.empty() && last_of_step.back().step == point.step)
+        last_of_step.back() = point;
+      else
+        last_of_step.push_back(point);
+    }
+    run_.valid = std::move(last_of_step);
+    check_increasing(run_.train, "train", where);
+    check_increasing(run_.valid, "valid", where);
+    if (run_.train.empty() && run_.valid.empty()) bad(where, "no training step and no validation in it", "let the run make at least one step");
+  }
+
+ private:
+  void add_train(const json& line, const std::string& where) {
+    TrainPoint p;
+    p.step = count_of(line, "step", true, where);
+    p.tokens = count_of(line, "tokens", true, where);
+    p.loss = number_of(line, "loss", true, where);
+    p.grad_norm = number_of(line, "grad_norm", false, where);
+    p.lr = number_of(line, "lr", false, where);
+    p.tokens_per_s = number_of(line, "tokens_per_s", false, where);
+    p.step_ms = number_of(line, "step_ms", false, where);
+    const auto list = line.find("nonfinite");
+    p.non_finite = !std::isfinite(p.loss) || (list != line.end() && list->is_array() && !list->empty());
+    const auto skipped = line.find("skipped");
+    if (skipped != line.end() && !skipped->is_boolean()) bad(where, "\"skipped\" is neither true nor false", "repair or remove the line");
+    p.skipped = skipped != line.end() && skipped->get<bool>();
+    add(p);
+  }
+
+  void add_valid(const json& line, const std::string& where) {
+    run_.valid.push_back({count_of(line, "step", true, where), count_of(line, "tokens", false, where), number_of(line, "loss", true, where)});
+  }
+
+  void add_event(const json& line, const std::string& where) {
+    const std::string event = text_of(line, "event");
+    if (event == "summary" && line.contains("quantized")) {
+      run_.quantized.clear();
+      collect_counts(line["quantized"], "", run_.quantized, where);
+    } else if (event == "nonfinite") {
+      non_finite_.insert(count_of(line, "step", true, where));
+    }
+  }
+
+  int64_t tokens_at(int64_t step, const std::string& where) const {
+    if (step == 0) return 0;
+    const auto it = std::lower_bound(run_.train.begin(), run_.train.end(), step, [](const TrainPoint& p, int64_t s) { return p.step < s; });
+    if (it != run_.train.end() && it->step == step) return it->tokens;
+    if (run_.tokens_per_step && step <= kMaxTokens / *run_.tokens_per_step) return step * *run_.tokens_per_step;
+    bad(where, fmt::format("the validation of step {} has no \"tokens\", and no train line of that step has them", step),
+        "add \"tokens\" to valid lines");
+  }
+
+  template <class Point>
+  static void check_increasing(const std::vector<Point>& points, const char* kind, const std::string& where) {
+    for (size_t i = 1; i < points.size(); ++i) {
+      if (points[i].tokens > points[i - 1].tokens) continue;
+      bad(where,
+          fmt::format("\"tokens\" of the {} lines do not grow from step {} ({}) to step {} ({})", kind, points[i - 1].step, points[i - 1].tokens,
+                      points[i].step, points[i].tokens),
+          "tokens must count all tokens since the start of the run");
+    }
+  }
+
+  RunMetrics& run_;
+  std::set<int64_t> non_finite_;
+};
+
+const json* at_path(const json& config, const char* section, const char* key) {
+  const auto s = config.find(section);
+  if (s == config.end() || !s->is_object()) return nullptr;
+  const auto k = s->find(key);
+  return k == s->end() ? nullptr : &*k;
+}
+
+void read_config(const fs::path& path, RunMetrics& run) {
+  LineReader reader(path);
+  std::string text, line;
+  while (reader.next(line)) {
+    if (text.size() + line.size() > LineReader::max_line_bytes) bad(path.string(), "larger than 16 MiB", "this is not a resolved config");
+    text += line + "\n";
+  }
+  run.config = parse_json(text);
+  if (!run.config.is_object()) bad(path.string(), "not a JSON object", "restore the file, or remove it to compare the run by its directory name");
+  run.files.push_back(path);
+  if (const json* v = at_path(run.config, "precision", "recipe")) {
+    if (!v->is_string() || v->get<std::string>().empty()) bad(path.string(), "precision.recipe is not a name", "restore the file");
+    run.recipe = v->get<std::string>();
+  }
+  if (const json* v = at_path(run.config, "run", "seed")) {
+    if (!v->is_number_unsigned()) bad(path.string(), "run.seed is not a whole number from 0", "restore the file");
+    run.seed = v->get<uint64_t>();
+  }
+  const json* batch = at_path(run.config, "batch", "global");
+  const json* length = at_path(run.config, "data", "seq_len");
+  if (batch && length) {
+    const bool whole = batch->is_number_unsigned() && length->is_number_unsigned();
+    const uint64_t a = whole ? batch->get<uint64_t>() : 0, b = whole ? length->get<uint64_t>() : 0;
+    if (a == 0 || b == 0 || a > static_cast<uint64_t>(kMaxTokens) / b) {
+      bad(path.string(), "batch.global and data.seq_len are not sizes whose product is below 2^53", "restore the file");
+    }
+    run.tokens_per_step = static_cast<int64_t>(a * b);
+  }
+}
+
+void read_jsonl(const fs::path& path, RunMetrics& run) {
+  LineReader reader(path);
+  Collector collector(run);
+  std::string text;
+  while (reader.next(text)) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const json line = parse_json(text);
+    if (line.is_object()) {
+      collector.add(line, reader.where());
+    } else if (line.is_discarded() && !reader.ended_by_newline()) {
+      run.notes.push_back(reader.where() + ": torn last line passed over");
+    } else {
+      bad(reader.where(), "not a JSON object", "repair or remove the line");
+    }
+  }
+  run.files.push_back(path);
+  collector.finish(path.string());
+}
+
+std::vector<std::string> split_csv(std::string line) {
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::vector<std::string> cells;
+  for (size_t begin = 0;;) {
+    const size_t end = std::min(line.find(',', begin), line.size());
+    std::string cell = line.substr(begin, end - begin);
+    const size_t first = cell.find_first_not_of(" \t"), last = cell.find_last_not_of(" \t");
+    cells.push_back(first == std::string::npos ? std::string() : cell.substr(first, last - first + 1));
+    if (end == line.size()) return cells;
+    begin = end + 1;
+  }
+}
+
+template <class T>
+T csv_number(const std::string& cell, const std::string& column, const std::string& where) {
+  T value{};
+  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
+  if (error != std::errc() || end != cell.data() + cell.size()) {
+    bad(where, fmt::format("column {} holds '{}', not a {}number", column, cell.substr(0, 40), std::is_integral_v<T> ? "whole " : ""),
+        "repair the row");
+  }
+  if constexpr (std::is_integral_v<T>) {
+    if (value < 0 || value > kMaxTokens) bad(where, fmt::format("column {} is not between 0 and 2^53", column), "repair the row");
+  }
+  return value;
+}
+
+void read_csv(const fs::path& path, RunMetrics& run) {
+  LineReader reader(path);
+  std::string line;
+  if (!reader.next(line)) bad(path.string(), "the file is empty", "its first row must be: step,tokens,loss");
+  if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
+  const std::vector<std::string> header = split_csv(line);
+  const std::set<std::string> known{"step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "step_ms"};
+  std::set<std::string> seen;
+  for (const auto& column : header) {
+    if (!seen.insert(column).second) bad(reader.where(), "column '" + column + "' appears twice", "keep one of them");
+    if (!known.contains(column)) run.notes.push_back(path.string() + ": column '" + column + "' is not used");
+  }
+  for (const char* column : {"step", "tokens", "loss"}) {
+    if (!seen.contains(column))
+      bad(reader.where(), fmt::format("the header row has no column '{}'", column), "its first row must be: step,tokens,loss");
+  }
+  Collector collector(run);
+  while (reader.next(line)) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    const std::vector<std::string> cells = split_csv(line);
+    if (cells.size() != header.size()) {
+      bad(reader.where(), fmt::format("the row has {} cells, the header {}", cells.size(), header.size()), "repair the row");
+    }
+    TrainPoint p;
+    p.loss = p.grad_norm = p.lr = p.tokens_per_s = p.step_ms = kNan;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const std::string& column = header[i];
+      if (column == "step")
+        p.step = csv_number<int64_t>(cells[i], column, reader.where());
+      else if (column == "tokens")
+        p.tokens = csv_number<int64_t>(cells[i], column, reader.where());
+      else if (!known.contains(column))
+        continue;
+      else if (cells[i].empty() && column != "loss")
+        continue;
+      else {
+        double& field = column == "loss"        ? p.loss
+                        : column == "grad_norm" ? p.grad_norm
+                        : column == "lr"        ? p.lr
+                        : column == "step_ms"   ? p.step_ms
+                                                : p.tokens_per_s;
+        field = csv_number<double>(cells[i], column, reader.where());
+        if (!std::isfinite(field)) field = kNan, p.non_finite = true;
+      }
+    }
+    collector.add(p);
+  }
+  run.files.push_back(path);
+  collector.finish(path.string());
+}
+
+}  // namespace
+
+int64_t RunMetrics::skipped_steps() const {
+  return std::count_if(train.begin(), train.end(), [](const TrainPoint& p) { return p.skipped; });
+}
+
+int64_t RunMetrics::non_finite_steps() const {
+  return std::count_if(train.begin(), train.end(), [](const TrainPoint& p) { return p.non_finite; });
+}
+
+RunMetrics read_run(const fs::path& path) {
+  std::error_code error;
+  RunMetrics run;
+  run.source = path;
+  const fs::path whole = fs::weakly_canonical(path, error);
+  if (fs::is_directory(path, error)) {
+    run.name = run.recipe = whole.filename().string();
+    const fs::path metrics = path / "metrics.jsonl", config = path / "config.resolved.json";
+    if (!fs::exists(metrics, error)) {
+      throw Error(ExitCode::config, "the directory has no metrics.jsonl, so it is not a run directory", path.string(),
+                  "give the --run-dir of a training run");
+    }
+    if (fs::exists(config, error)) read_config(config, run);
+    read_jsonl(metrics, run);
+  } else if (fs::is_regular_file(path, error) && path.extension() == ".csv") {
+    run.name = run.recipe = whole.stem().string();
+    read_csv(path, run);
+  } else {
+    bad(path.string(), fs::exists(path, error) ? "neither a run directory nor a .csv file" : "no such file or directory",
+        "give the directory of a training run or a CSV with the columns step,tokens,loss");
+  }
+  return run;
+}
+
+std::map<std::string, std::string> flatten_config(const json& config) {
+  std::map<std::string, std::string> out;
+  const auto visit = [&](auto&& self, const json& value, const std::string& key) -> void {
+    if (value.is_object() && !value.empty()) {
+      for (const auto& item : value.items()) self(self, item.value(), key.empty() ? item.key() : key + "." + item.key());
+    } else if (!key.empty()) {
+      out[key] = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    }
+  };
+  visit(visit, config, "");
+  return out;
+}
+
+}  // namespace octet::report

@@ -1,0 +1,29 @@
+// Step benchmark: recipes against BF16, and BF16 against plain sgemm at the step's own shapes, alternating in one process.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+
+namespace octet {
+
+struct StepTiming {
+  std::string recipe;
+  std::vector<double> ms;     // one a round
+  double median_ms = 0, min_ms = 0, max_ms = 0;
+  double ratio_to_bf16 = 0;   // median of the per-round ratios
+};
+
+struct StepBench {
+  int64_t threads = 0, tokens = 0;
+  double gemm_gflop = 0;            // multiplications and additions in the linear layers and the head, forward and backward
+  std::vector<double> sgemm_ms;     // OpenBLAS with all threads on FP32 operands of the step's shapes, back to back; one a round
+  double sgemm_median_ms = 0;
+  double bf16_share = 0;            // median over rounds of sgemm time / BF16 step time
+  std::vector<StepTiming> steps;    // bf16 first
+};
+
+// config: validated; its data section is not used (random tokens). recipes: besides bf16.
+StepBench bench_step(const RunConfig& config, const std::vector<std::string>& recipes, int rounds);
+
+}  // namespace octet

@@ -1,0 +1,157 @@
+#include "train/checkpointing.h"
+
+#include <fmt/format.h>
+
+#include "core/version.h"
+
+namespace octet {
+namespace {
+
+Shape logical_shape(const Param& p) { return p.shape.rank() == 1 ? Shape{p.logical_rows} : Shape{p.logical_rows, p.shape[1]}; }
+
+std::vector<ExpectedTensor> expected_model(Engine& engine) {
+  std::vector<ExpectedTensor> out;
+  for (const auto& p : engine.model().params()) out.push_back({p->name, Dtype::f32, logical_shape(*p)});
+  return out;
+}
+
+std::vector<ExpectedTensor> expected_optimizer(Engine& engine) {
+  std::vector<ExpectedTensor> out;
+  for (const auto& p : engine.model().params()) {
+    out.push_back({"exp_avg/" + p->name, Dtype::f32, logical_shape(*p)});
+    out.push_back({"exp_avg_sq/" + p->name, Dtype::f32, logical_shape(*p)});
+  }
+  return out;
+}
+
+Shape vector_shape(size_t n) { return {static_cast<int64_t>(n)}; }
+
+bool starts_with_any(const std::string& s, std::initializer_list<const char*> prefixes) {
+  for (const char* p : prefixes) {
+    if (s.rfind(p, 0) == 0) return true;
+  }
+  return false;
+}
+
+// A value of the state; a missing or mistyped one is damage that checksums cannot see (another program wrote the manifest).
+template <class T>
+T state_value(const nlohmann::json& state, const char* key, const std::filesystem::path& where) {
+  try {
+    return state.at(key).get<T>();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ExitCode::checkpoint, fmt::format("the state has no usable \"{}\"", key), where.string(), "resume from another checkpoint, or start anew from its weights with --init-from");
+  }
+}
+
+}  // namespace
+
+std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int64_t keep_last, Engine& engine, const RunState& s, const nlohmann::json& resolved) {
+  std::vector<TensorToSave> tensors;
+  for (const auto& p : engine.model().params()) {
+    tensors.push_back({"model", p->name, Dtype::f32, logical_shape(*p), p->master.data});
+    tensors.push_back({"optimizer", "exp_avg/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg.data});
+    tensors.push_back({"optimizer", "exp_avg_sq/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg_sq.data});
+  }
+  QuantRegistry& quant = engine.quant();
+  nlohmann::json quantized = nlohmann::json::object();
+  for (const auto& t : quant.totals()) quantized[fmt::format("{}/{}", name(t.role), name(t.format))] = t.elements;
+  nlohmann::json state = {{"code_version", version},
+                          {"step", s.step},
+                          {"samples", s.samples},
+                          {"tokens", s.tokens},
+                          {"sources", nlohmann::json::array({{{"path", s.data_path}, {"samples", s.samples}, {"tokens", s.tokens}}})},
+                          {"optimizer_updates", engine.updates()},
+                          {"skipped_steps", s.skipped_steps},
+                          {"nonfinite_elements", s.nonfinite_elements},
+                          {"quantized_elements", quantized},
+                          {"sampler", {{"epochs", s.sampler.epochs}, {"separate_last_epoch", s.sampler.separate_last_epoch}}},
+                          {"config", resolved}};
+  if (quant.has_delayed()) {
+    state["fp8"] = {{"sites", quant.site_names()}, {"amax_history_len", quant.history_length()}};
+    tensors.push_back({"state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data()});
+    tensors.push_back({"state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, quant.history().data()});
+  }
+  SaveOptions options;
+  options.step = s.step;
+  options.keep_last = keep_last;
+  return save_checkpoint(checkpoints_dir, options, tensors, state);
+}
+
+RunState read_state(const Checkpoint& c) {
+  RunState s;
+  s.step = c.step();
+  s.samples = state_value<int64_t>(c.state(), "samples", c.path());
+  s.tokens = state_value<int64_t>(c.state(), "tokens", c.path());
+  s.skipped_steps = state_value<int64_t>(c.state(), "skipped_steps", c.path());
+  s.nonfinite_elements = state_value<int64_t>(c.state(), "nonfinite_elements", c.path());
+  const auto sampler = state_value<nlohmann::json>(c.state(), "sampler", c.path());
+  s.sampler.epochs = state_value<int64_t>(sampler, "epochs", c.path());
+  s.sampler.separate_last_epoch = state_value<bool>(sampler, "separate_last_epoch", c.path());
+  if (s.samples < 0 || s.tokens < 0 || s.sampler.epochs < 1) throw Error(ExitCode::checkpoint, "the state has impossible counters", c.path().string(), "resume from another checkpoint");
+  return s;
+}
+
+int64_t saved_history_length(const Checkpoint& c) {
+  if (!c.state().contains("fp8")) return 0;
+  const auto length = state_value<int64_t>(state_value<nlohmann::json>(c.state(), "fp8", c.path()), "amax_history_len", c.path());
+  if (length < 1) throw Error(ExitCode::checkpoint, "the state has an impossible amax history length", c.path().string(), "resume from another checkpoint");
+  return length;
+}
+
+void load_weights(const Checkpoint& c, Engine& engine) {
+  c.check_names("model", expected_model(engine));
+  for (const auto& p : engine.model().params()) c.read("model", p->name, Dtype::f32, logical_shape(*p), p->master.data);
+  engine.weights_loaded();
+}
+
+std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
+  std::vector<std::string> notes;
+  c.check_names("model", expected_model(engine));
+  c.check_names("optimizer", expected_optimizer(engine));
+  for (const auto& p : engine.model().params()) {
+    c.read("model", p->name, Dtype::f32, logical_shape(*p), p->master.data);
+    c.read("optimizer", "exp_avg/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg.data);
+    c.read("optimizer", "exp_avg_sq/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg_sq.data);
+  }
+  engine.set_updates(state_value<int64_t>(c.state(), "optimizer_updates", c.path()));
+  QuantRegistry& quant = engine.quant();
+  const auto quantized = state_value<std::map<std::string, int64_t>>(c.state(), "quantized_elements", c.path());
+  for (const auto& [key, elements] : quantized) {
+    if (!quant.add_total(key, elements)) throw Error(ExitCode::checkpoint, fmt::format("the state counts elements of an unknown kind \"{}\"", key), c.path().string(), "resume from another checkpoint");
+  }
+  if (quant.has_delayed()) {
+    const bool same = c.state().contains("fp8") && state_value<nlohmann::json>(c.state(), "fp8", c.path()).value("sites", nlohmann::json()) == nlohmann::json(quant.site_names());
+    if (same) {
+      c.read("state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data());
+      c.read("state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, quant.history().data());
+    } else {
+      notes.push_back("the checkpoint has no amax history of this recipe: delayed scaling starts anew");
+    }
+  } else if (c.state().contains("fp8")) {
+    notes.push_back("this recipe keeps no amax history: the checkpoint's is dropped");
+  }
+  engine.weights_loaded();
+  return notes;
+}
+
+std::vector<std::string> check_resumed_config(const nlohmann::json& saved, const nlohmann::json& now) {
+  std::vector<std::string> other;
+  const nlohmann::json a = saved.flatten(), b = now.flatten();
+  const auto compare_key = [&](const std::string& pointer) {
+    if (a.contains(pointer) && b.contains(pointer) && a[pointer] == b[pointer]) return;
+    std::string path = pointer.substr(1);
+    for (char& ch : path) ch = ch == '/' ? '.' : ch;
+    if (starts_with_any(path, {"model.", "data.seq_len", "data.split", "data.seed", "batch.global", "optim.name", "run.seed"})) {
+      const auto text = [&](const nlohmann::json& j) { return j.contains(pointer) ? j[pointer].dump() : std::string("absent"); };
+      throw Error(ExitCode::config, fmt::format("the run was started with {}, resumed with {}", text(a), text(b)), path, "keep the old value, or start a new run with --init-from");
+    }
+    other.push_back(path);
+  };
+  for (const auto& [pointer, value] : a.items()) compare_key(pointer);
+  for (const auto& [pointer, value] : b.items()) {
+    if (!a.contains(pointer)) compare_key(pointer);
+  }
+  return other;
+}
+
+}  // namespace octet

@@ -1,0 +1,42 @@
+// What a run saves and how it goes on: the bridge between Engine and the checkpoint store.
+//
+// Groups: "model" FP32 masters under Hugging Face names, "optimizer" exp_avg/NAME and exp_avg_sq/NAME, "state" fp8/scale and
+// fp8/amax_history when a recipe keeps history. JSON state: RunState below and the resolved config.
+#pragma once
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "data/gpt_dataset.h"
+#include "train/engine.h"
+
+namespace octet {
+
+struct RunState {
+  int64_t step = 0;              // finished steps
+  int64_t samples = 0, tokens = 0;
+  int64_t skipped_steps = 0, nonfinite_elements = 0;
+  std::string data_path;         // of the one training source `samples` counts
+  data::SamplerPin sampler;
+};
+
+std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int64_t keep_last, Engine& engine, const RunState& state, const nlohmann::json& resolved);
+
+// The state a checkpoint was saved with, for what must be known before the engine and the sampler are built.
+RunState read_state(const Checkpoint& checkpoint);
+// amax history length the checkpoint's run used, 0 when it kept none.
+int64_t saved_history_length(const Checkpoint& checkpoint);
+
+// Loads everything into engine. Returns notes about what could not be taken over (a recipe with other quantized tensors starts its histories anew).
+// Throws Error(checkpoint) for missing, unexpected or misshapen tensors.
+std::vector<std::string> restore_run(const Checkpoint& checkpoint, Engine& engine);
+// Loads the weights alone.
+void load_weights(const Checkpoint& checkpoint, Engine& engine);
+
+// Throws Error(config) when `now` differs from the checkpoint's config in what makes a resumed run another run (model, data order, seed); returns the
+// paths of other differences.
+std::vector<std::string> check_resumed_config(const nlohmann::json& saved, const nlohmann::json& now);
+
+}  // namespace octet

@@ -1,0 +1,74 @@
+// Engine: a model with its memory, its quantization state and its optimizer: everything that computes. Knows no files.
+//
+// One step (docs/architecture.md walks through it):
+//   zero gradients -> for each micro-batch forward + backward -> gradient norm -> either
+//     finite:      delayed scales updated, AdamW, weight images made again
+//     not finite:  the update is skipped and the first offending tensor named; parameters, moments and amax histories stay
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "core/context.h"
+#include "data/loader.h"
+#include "model/model.h"
+
+namespace octet {
+
+// Bytes by purpose, from a dry run of the step and of validation over counting arenas.
+struct MemoryPlan {
+  size_t master = 0, moments = 0, gradients = 0, working = 0;  // parameters
+  size_t images = 0;                                           // quantized weights
+  size_t parameter_arena = 0;                                  // the four parameter rows, rounded, and the RoPE table
+  size_t activations = 0;                                      // kept from forward to backward, one micro-batch
+  size_t scratch = 0;
+  size_t total() const { return parameter_arena + images + activations + scratch; }
+};
+
+struct StepResult {
+  double loss = 0;         // mean cross-entropy over the valid tokens of the global batch
+  double z_loss = 0;
+  double grad_norm = 0;    // before clipping
+  double lr = 0;
+  bool skipped = false;
+  int64_t nonfinite = 0;           // elements seen by quantizers
+  std::string offender;            // first tensor with a non-finite value
+};
+
+class Engine {
+ public:
+  // config: validated. Plans, allocates, initializes. plan_only: stops after planning (nothing is allocated).
+  explicit Engine(const RunConfig& config, bool plan_only = false);
+
+  const MemoryPlan& memory() const { return plan_; }
+  Model& model() { return *model_; }
+  QuantRegistry& quant() { return quant_; }
+  ThreadPool& pool() { return pool_; }
+
+  // Runs optimizer step `step` (from 0). dump: collects this step's tensors, or null.
+  StepResult step(const data::StepBatch& batch, int64_t step, Dump* dump = nullptr);
+  // Mean cross-entropy over the valid tokens of all batches; no state changes.
+  double evaluate(const std::vector<data::MicroBatch>& batches);
+
+  // After masters and moments were loaded: working copies and images follow, amaxes are staged as the run that saved them had them.
+  void weights_loaded();
+  int64_t updates() const { return updates_; }          // optimizer updates applied
+  void set_updates(int64_t n) { updates_ = n; }
+
+ private:
+  void plan();
+  void allocate();
+  Ctx context(Arena& scratch) { return Ctx(Device::cpu, pool_, scratch, math_); }
+
+  RunConfig config_;
+  GemmMath math_;
+  ThreadPool pool_;
+  QuantRegistry quant_;
+  std::unique_ptr<Model> model_;
+  MemoryPlan plan_;
+  Arena parameters_, images_, activations_, scratch_;
+  int64_t updates_ = 0;
+};
+
+}  // namespace octet

@@ -1,0 +1,151 @@
+#include "train/loop.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "config/model_size.h"
+
+namespace octet {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
+
+}  // namespace
+
+TrainLoop::TrainLoop(const RunConfig& config, const TrainOptions& options, const nlohmann::json& resolved, Engine& engine, DataSession& data, RunDir& run_dir,
+                     Console& console, MetricsWriter& metrics, RunState state, double peak_flops)
+    : config_(config),
+      options_(options),
+      resolved_(resolved),
+      engine_(engine),
+      data_(data),
+      run_dir_(run_dir),
+      console_(console),
+      metrics_(metrics),
+      state_(std::move(state)),
+      peak_flops_(peak_flops),
+      flops_per_token_(flops_per_token(config.model, config.data.seq_len)),
+      dump_request_(parse_dump_request(options.dump)),
+      watchdog_(config.guard.deadline_s) {
+  if (state_.step > 0) saved_step_ = state_.step;
+}
+
+ExitCode TrainLoop::run() {
+  StopRequests stop(options_.exit_after_minutes);
+  const auto loader = data_.loader(state_.samples);
+  ExitCode code = ExitCode::ok;
+  while (state_.step < config_.run.steps) {
+    one_step(*loader);
+    if (config_.eval.interval > 0 && state_.step % config_.eval.interval == 0) validate();
+    if (config_.ckpt.interval > 0 && state_.step % config_.ckpt.interval == 0) save();
+    if (const auto reason = stop.pending(); reason && state_.step < config_.run.steps) {
+      code = *reason;
+      break;
+    }
+  }
+  if (code == ExitCode::ok && config_.eval.interval > 0) validate();
+  save();
+  finish(code);
+  return code;
+}
+
+void TrainLoop::one_step(data::StepLoader& loader) {
+  const int64_t number = state_.step + 1;
+  const auto begin = std::chrono::steady_clock::now();
+  watchdog_.begin(number, "reading the batch");
+  const data::StepBatch& batch = loader.next();
+  std::unique_ptr<Dump> dump;
+  if (dump_request_ && dump_request_->step == number) dump = std::make_unique<Dump>(dump_request_->modules);
+  watchdog_.begin(number, "the training step");
+  const StepResult result = engine_.step(batch, state_.step, dump.get());
+  watchdog_.idle();
+  const double seconds = seconds_since(begin);
+  watchdog_.step_took(seconds);
+  state_.step = number;
+  state_.samples += config_.batch.global;
+  state_.tokens += config_.batch.global * config_.data.seq_len;
+  record(result, batch, seconds);
+  if (dump) {
+    if (dump->entries.empty()) throw Error(ExitCode::config, fmt::format("\"{}\" matches no module", dump_request_->modules), "--dump", "module paths look like layers.0.attn.qkv");
+    const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name, config_.model.tie_word_embeddings);
+    console_.message(fmt::format("dump of step {} written to {}", number, path.string()));
+    metrics_.event("dump", {{"step", number}, {"path", path.string()}});
+  }
+  if (result.skipped) {
+    note_skipped(result);
+  } else {
+    consecutive_skips_ = 0;
+  }
+}
+
+void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double seconds) {
+  const auto tokens = static_cast<double>(config_.batch.global * config_.data.seq_len);
+  TrainRecord record;
+  record.step = state_.step;
+  record.tokens = state_.tokens;
+  record.loss = r.loss;
+  record.grad_norm = r.grad_norm;
+  record.lr = r.lr;
+  record.tokens_per_s = tokens / seconds;
+  record.step_ms = seconds * 1e3;
+  const double mfu = flops_per_token_ * record.tokens_per_s / peak_flops_;
+  nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"mfu_causal", mfu}};
+  if (config_.optim.z_loss > 0) extra["z_loss"] = r.z_loss;
+  if (r.skipped) extra["skipped"] = true;
+  metrics_.train(record, extra);
+  console_.step(record, mfu);
+}
+
+void TrainLoop::note_skipped(const StepResult& r) {
+  ++state_.skipped_steps;
+  ++consecutive_skips_;
+  state_.nonfinite_elements += r.nonfinite;
+  const std::string text = fmt::format("step {}: non-finite values ({}first in {}); the update is skipped", state_.step,
+                                       r.nonfinite ? fmt::format("{} elements, ", r.nonfinite) : std::string(), r.offender);
+  console_.message("warning: " + text);
+  metrics_.event("nonfinite", {{"step", state_.step}, {"tensor", r.offender}, {"elements", r.nonfinite}, {"consecutive", consecutive_skips_}});
+  const bool given_up = consecutive_skips_ >= config_.guard.max_skipped;
+  if (!options_.strict && !given_up) return;
+  console_.finish();
+  throw Error(ExitCode::non_finite, text + (given_up ? fmt::format(", for the {}th time in a row", consecutive_skips_) : ""), run_dir_.path().string(),
+              given_up ? "lower the learning rate, or give the named module a wider recipe with precision.rules; the last checkpoint is from before" : "--strict makes this an error");
+}
+
+void TrainLoop::validate() {
+  if (validated_step_ == state_.step) return;
+  validated_step_ = state_.step;
+  const double loss = engine_.evaluate(data_.validation());
+  metrics_.valid(state_.step, state_.tokens, loss);
+  console_.valid(state_.step, loss);
+}
+
+void TrainLoop::save() {
+  if (saved_step_ == state_.step) return;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto path = save_run(run_dir_.checkpoints_dir(), config_.ckpt.keep_last, engine_, state_, resolved_);
+  saved_step_ = state_.step;
+  metrics_.event("checkpoint", {{"step", state_.step}, {"path", path.string()}, {"seconds", seconds_since(begin)}});
+}
+
+void TrainLoop::finish(ExitCode code) {
+  nlohmann::json quantized = nlohmann::json::object();
+  std::string listing;
+  for (const auto& t : engine_.quant().totals()) {
+    const std::string key = fmt::format("{}/{}", name(t.role), name(t.format));
+    quantized[key] = t.elements;
+    listing += fmt::format("{}{} {}", listing.empty() ? "" : ", ", key, t.elements);
+  }
+  metrics_.event("summary", {{"step", state_.step},
+                             {"tokens", state_.tokens},
+                             {"quantized", quantized},
+                             {"skipped_steps", state_.skipped_steps},
+                             {"nonfinite_elements", state_.nonfinite_elements},
+                             {"exit_code", static_cast<int>(code)}});
+  console_.finish();
+  const char* why = code == ExitCode::stopped ? "stopped by a signal" : code == ExitCode::time_limit ? "time limit reached" : "finished";
+  console_.message(fmt::format("{} at step {} of {}, {} tokens; skipped steps: {}; elements quantized: {}", why, state_.step, config_.run.steps, state_.tokens, state_.skipped_steps,
+                               listing.empty() ? "none" : listing));
+}
+
+}  // namespace octet

@@ -1,0 +1,51 @@
+// The training loop: batches in, metrics and checkpoints out.
+#pragma once
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/run_dir.h"
+#include "report/console.h"
+#include "report/metrics.h"
+#include "train/checkpointing.h"
+#include "train/dump_file.h"
+#include "train/engine.h"
+#include "train/session.h"
+#include "train/stop.h"
+#include "train/train.h"
+#include "train/watchdog.h"
+
+namespace octet {
+
+class TrainLoop {
+ public:
+  // peak_flops: what MFU is a share of, FLOP/s of this machine (train.cpp prints where it comes from).
+  TrainLoop(const RunConfig& config, const TrainOptions& options, const nlohmann::json& resolved, Engine& engine, DataSession& data, RunDir& run_dir, Console& console,
+            MetricsWriter& metrics, RunState state, double peak_flops);
+
+  // Runs from state.step to the end or to a planned stop.
+  ExitCode run();
+
+ private:
+  void one_step(data::StepLoader& loader);
+  void record(const StepResult& result, const data::StepBatch& batch, double seconds);
+  void note_skipped(const StepResult& result);
+  void validate();
+  void save();
+  void finish(ExitCode code);
+
+  const RunConfig& config_;
+  const TrainOptions& options_;
+  const nlohmann::json& resolved_;
+  Engine& engine_;
+  DataSession& data_;
+  RunDir& run_dir_;
+  Console& console_;
+  MetricsWriter& metrics_;
+  RunState state_;
+  double peak_flops_, flops_per_token_;
+  std::optional<DumpRequest> dump_request_;
+  int64_t consecutive_skips_ = 0, saved_step_ = -1, validated_step_ = -1;
+  Watchdog watchdog_;
+};
+
+}  // namespace octet

@@ -1,0 +1,23 @@
+// The training run: everything between a validated RunConfig and an exit code.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "config/run_config.h"
+#include "core/error.h"
+
+namespace octet {
+
+struct TrainOptions {
+  std::string init_from;          // checkpoint or run directory whose weights (only) start the run
+  double exit_after_minutes = 0;  // 0: no limit
+  std::string dump;               // "STEP:GLOB", empty: none
+  bool strict = false;            // any fallback, skipped step or dropped key becomes an error
+  bool dry_run = false;           // print the plan, train nothing, touch nothing
+};
+
+// Runs to the end or to a planned stop. `resolved` is the resolved config as JSON (config/config_io.h), written to the run directory and the
+// checkpoints. Throws octet::Error; see docs/architecture.md for the walk through one step.
+ExitCode train(const RunConfig& config, const TrainOptions& options, const nlohmann::json& resolved);
+
+}  // namespace octet

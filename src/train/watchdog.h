@@ -1,0 +1,42 @@
+// Watchdog: ends a process whose step does not finish (exit code 31). A thread of its own: the training thread may be the one that hangs.
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace octet {
+
+class Watchdog {
+ public:
+  // deadline_s 0: max(60, 10 x median step time), once five steps are known; until then there is no deadline (first steps page in data).
+  explicit Watchdog(double deadline_s);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // A phase begins: the step it belongs to and its name, for the last message. Restarts the clock.
+  void begin(int64_t step, const char* phase);
+  // Nothing is being waited for (between phases).
+  void idle();
+  void step_took(double seconds);
+  // Seconds a phase may take now; 0: no deadline.
+  double deadline_s() const;
+
+ private:
+  void watch();
+  double current_deadline() const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  double fixed_s_;
+  std::vector<double> recent_;
+  bool active_ = false, stop_ = false;
+  uint64_t generation_ = 0;
+  int64_t step_ = 0;
+  const char* phase_ = "";
+  std::thread thread_;
+};
+
+}  // namespace octet

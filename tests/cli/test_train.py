@@ -1,0 +1,100 @@
+"""What a run leaves behind, what it learns, dumps, and the comparison of two runs."""
+
+import json
+import math
+import subprocess
+import sys
+import unittest
+
+from octet_cli import (DATA, OK, QUANTIZING, SOURCE, USAGE, VERDICT_NO, Sandbox, checkpoints, octet, records, steps, tensor_bytes)
+
+
+class Run(Sandbox):
+    def test_files_and_metrics(self):
+        run = self.train("run", "--set", "eval.interval=4", "--set", "eval.samples=4", "--set", "ckpt.interval=3")
+        for name in ("config.resolved.json", "metrics.jsonl", "checkpoints", "log.txt"):
+            self.assertTrue((run / name).exists(), name)
+        self.assertEqual(json.loads((run / "config.resolved.json").read_text())["run"]["steps"], 8)
+
+        lines = steps(run)
+        self.assertEqual(sorted(lines), list(range(1, 9)))
+        for step, line in lines.items():
+            for key in ("loss", "grad_norm", "lr", "tokens_per_s", "step_ms"):
+                self.assertTrue(math.isfinite(line[key]), f"{key} of step {step}")
+            self.assertEqual(line["tokens"], step * 4 * 32)
+        self.assertAlmostEqual(lines[1]["loss"], math.log(257), delta=0.1)  # an untrained model knows nothing
+        self.assertEqual([r["step"] for r in records(run, "valid")], [4, 8])
+
+        self.assertEqual([p.name for p in checkpoints(run)], ["step_0000000006", "step_0000000008"])  # keep_last 2
+        self.assertEqual((run / "checkpoints" / "LATEST").read_text().strip(), "step_0000000008")
+
+    def test_it_learns(self):
+        run = self.train("run", run={"steps": 150}, sched={"type": "constant"})
+        losses = [line["loss"] for _, line in sorted(steps(run).items())]
+        self.assertLess(sum(losses[-20:]) / 20, 0.6 * losses[0])
+
+    def test_recipes_start_alike_and_differ(self):
+        first, last = {}, {}
+        for recipe in ("bf16", *QUANTIZING):
+            lines = steps(self.train(recipe, *self.recipe_flags(recipe)))
+            first[recipe], last[recipe] = lines[1]["loss"], lines[8]["loss"]
+        for recipe in QUANTIZING:
+            self.assertAlmostEqual(first[recipe], first["bf16"], delta=0.01)
+            self.assertAlmostEqual(last[recipe], last["bf16"], delta=0.05 * last["bf16"])
+        self.assertEqual(len(set(last.values())), len(last), f"two recipes gave the same bits: {last}")
+
+    def test_micro_batches_do_not_change_the_loss(self):
+        whole = steps(self.train("whole", batch={"micro": 4, "global": 4}, precision={"recipe": "fp32"}))
+        cut = steps(self.train("cut", batch={"micro": 1, "global": 4}, precision={"recipe": "fp32"}))
+        for step in whole:
+            self.assertAlmostEqual(whole[step]["loss"], cut[step]["loss"], delta=1e-4)
+
+    def test_init_from_takes_the_weights(self):
+        source = self.train("source", run={"steps": 60}, sched={"type": "constant"})
+        run = self.train("run", "--init-from", source)
+        self.assertLess(steps(run)[1]["loss"], 0.9 * steps(source)[1]["loss"])
+        self.assertNotEqual(tensor_bytes(checkpoints(run)[-1]), tensor_bytes(checkpoints(source)[-1]))
+
+
+class Dump(Sandbox):
+    words = 1500
+
+    def test_dumps_agree_with_numpy(self):
+        for recipe in [*QUANTIZING, "harm_e2m1"]:
+            with self.subTest(recipe=recipe):
+                run = self.train(recipe, "--dump", "3:*", *self.recipe_flags(recipe))
+                dump = run / "dumps" / "step_0000000003.safetensors"
+                check = [sys.executable, SOURCE / "scripts" / "check_dump.py", dump]
+                done = subprocess.run(check, capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}")
+                # The check can see: one changed byte among the tensors is found.
+                content = bytearray(dump.read_bytes())
+                header = int.from_bytes(content[:8], "little")
+                name, entry = next((k, v) for k, v in json.loads(content[8:8 + header]).items() if k.endswith(".row.data"))
+                content[8 + header + entry["data_offsets"][0] + 5] ^= 1
+                dump.write_bytes(content)
+                self.assertEqual(subprocess.run(check, capture_output=True, text=True, check=False).returncode, 1, name)
+
+
+class Compare(Sandbox):
+    def test_report_and_verdicts(self):
+        base = self.train("base", run={"steps": 40})
+        other = self.train("other", "--fp8-recipe", "tensorwise", run={"steps": 40})
+        page, numbers = self.folder / "report.html", self.folder / "report.json"
+        result = octet("compare", base, other, "--baseline", base, "--out", page, "--json", numbers)
+        self.assertEqual(result.rc, OK, result)
+        self.assertIn("tensorwise", result.stdout)
+        self.assertIn("<svg", page.read_text())
+        self.assertTrue(json.loads(numbers.read_text()))
+        self.assertEqual(octet("compare", base, other, "--baseline", base, "--max-gap", "50").rc, OK)
+        for limit in (["--max-gap", "-50"], ["--max-gap=-50"]):
+            self.assertEqual(octet("compare", base, other, "--baseline", base, *limit).rc, VERDICT_NO)
+
+    def test_bad_runs(self):
+        base = self.train("base")
+        self.assert_one_line(octet("compare", base, self.folder / "nowhere"), DATA, "nowhere")
+        self.assertEqual(octet("compare", base, "--max-gap", "wide").rc, USAGE)
+
+
+if __name__ == "__main__":
+    unittest.main()

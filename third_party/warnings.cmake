@@ -1,0 +1,15 @@
+# Flags of our own code. -ffp-contract=off: a*b+c must not become an fma unless the source says so, or the CPU and CUDA
+# backends would differ in the last bit. x86-64-v3 (AVX2, FMA, F16C) is the baseline; never -march=native.
+# -Wno-restrict: GCC 12 warns falsely in std::string's operator+ (GCC bug 105651).
+add_library(octet_flags INTERFACE)
+target_compile_options(octet_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -Werror -march=x86-64-v3 -ffp-contract=off>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3 -fno-math-errno -fno-trapping-math>)
+if(OCTET_SANITIZE)
+  target_compile_options(octet_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${OCTET_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(octet_flags INTERFACE -fsanitize=${OCTET_SANITIZE})
+endif()
+if(OCTET_PORTABLE)
+  target_link_options(octet_flags INTERFACE -static-libstdc++ -static-libgcc)
+endif()
