@@ -26,12 +26,12 @@ Arena::Arena(size_t capacity, bool poison) : capacity_(align_up(std::max<size_t>
 }
 
 void* Arena::take(size_t bytes) {
+  // A refused request leaves the arena as it was: scopes unwinding over it must not release memory beyond the end.
+  OCTET_CHECK(counting() || bytes <= capacity_ - used_, "arena of {} bytes exhausted by a request for {} (used {})", capacity_, bytes, used_);
   const size_t begin = used_;
   used_ += align_up(bytes);
   high_water_ = std::max(high_water_, used_);
-  if (counting()) return nullptr;
-  OCTET_CHECK(used_ <= capacity_, "arena of {} bytes exhausted by a request for {} (used {})", capacity_, bytes, begin);
-  return base_ + begin;
+  return counting() ? nullptr : base_ + begin;
 }
 
 Tensor Arena::alloc(Dtype dtype, Shape shape) {

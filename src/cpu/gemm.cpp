@@ -17,7 +17,7 @@ struct Tile {
 
 // Tiles are a function of the shape alone. Aim: at least 16 of them for balance, but none below about 4 MFLOP, where the call overhead shows.
 Tile choose_tile(int64_t m, int64_t n, int64_t k) {
-  Tile t{256, std::min<int64_t>(n, 512)};
+  Tile t{256, std::clamp<int64_t>(n, 1, 512)};
   while (t.rows > 32) {
     const int64_t tiles = ((m + t.rows - 1) / t.rows) * ((n + t.cols - 1) / t.cols);
     const double flops = 2.0 * static_cast<double>(t.rows / 2) * static_cast<double>(t.cols) * static_cast<double>(k);
@@ -116,7 +116,7 @@ void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, floa
     const int64_t m0 = index / tiles_n * tile.rows, m1 = std::min(out.rows, m0 + tile.rows);
     const int64_t n0 = index % tiles_n * tile.cols, n1 = std::min(out.cols, n0 + tile.cols);
     float* temporary = scratch.of(worker);
-    const bool direct = out.dtype == Dtype::f32 && !bias;
+    const bool direct = out.dtype == Dtype::f32;
     float* c = direct ? out.row<float>(m0) + n0 : temporary;
     const int64_t ldc = direct ? out.ld : tile.cols;
     if (exact) {
@@ -124,7 +124,7 @@ void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, floa
     } else {
       multiply_tile(ctx.gemm_math(), wide_terms, m0, m1, n0, n1, c, ldc, beta != 0.0f);
     }
-    if (!direct) store_tile(c, ldc, out, m0, m1, n0, n1, bias ? wide_bias : nullptr, temporary + tile.rows * tile.cols);
+    if (!direct || bias) store_tile(c, ldc, out, m0, m1, n0, n1, bias ? wide_bias : nullptr, temporary + tile.rows * tile.cols);
   });
 }
 

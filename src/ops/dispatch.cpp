@@ -31,6 +31,9 @@ void check_image(const char* op, const Operand& image, const QuantSpec& spec, in
 void check_images(const char* op, const QuantizedOut& q, int64_t rows, int64_t cols) {
   check_image(op, q.row, q.row_spec, rows, cols);
   check_image(op, q.col, q.col_spec, rows, cols);
+  for (const auto& [image, spec] : {std::pair{&q.row, &q.row_spec}, std::pair{&q.col, &q.col_spec}}) {
+    OCTET_CHECK(image->data.rows == 0 || spec->scaling != Scaling::delayed || q.target.delayed_scale, "{}: delayed scaling without a scale", op);
+  }
 }
 
 }  // namespace
@@ -47,6 +50,7 @@ void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, floa
     OCTET_CHECK(t.a.rows() == out.rows && t.b.rows() == out.cols && t.a.k() == t.b.k(), "gemm: [{}, {}] = [{}, {}] . [{}, {}]^T", out.rows, out.cols, t.a.rows(), t.a.k(),
                 t.b.rows(), t.b.k());
     OCTET_CHECK(t.a.quantized() == t.b.quantized(), "gemm: {} by {}", name(t.a.data.dtype), name(t.b.data.dtype));
+    OCTET_CHECK(t.a.quantized() == terms.front().a.quantized(), "gemm: a term of {} beside one of {}", name(t.a.data.dtype), name(terms.front().a.data.dtype));
   }
   OCTET_CHECK(beta == 0.0f || (beta == 1.0f && out.dtype == Dtype::f32), "gemm: beta {} into {}", beta, name(out.dtype));
   check_high_precision("gemm", "out", out.dtype);
@@ -104,6 +108,8 @@ void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, con
 
 void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse) {
   OCTET_CHECK(seq_len > 0 && qkv.rows() % seq_len == 0, "attention: {} tokens are no whole samples of {}", qkv.rows(), seq_len);
+  OCTET_CHECK(g.kv_heads > 0 && g.heads % g.kv_heads == 0, "attention: {} query heads over {} key-value heads", g.heads, g.kv_heads);
+  OCTET_CHECK(!given(document_start) || document_start.elements() == qkv.rows(), "attention: {} document starts for {} tokens", document_start.elements(), qkv.rows());
   check_same("attention", "qkv", qkv.shape, {qkv.rows(), g.qkv_width()});
   check_same("attention", "out", out.shape, {qkv.rows(), g.heads * g.head_dim});
   check_same("attention", "lse", lse.shape, {qkv.rows() / seq_len, g.heads, seq_len});

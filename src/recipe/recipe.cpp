@@ -136,6 +136,14 @@ void apply_options(Recipe& r, const PrecisionConfig& p) {
 
 void check(const Recipe& r) {
   const std::string where = "precision (recipe " + r.name + ")";
+  if (r.x_row.format == Dtype::e5m2 && r.w_row.format == Dtype::e5m2) {
+    throw config_error("pure E5M2 training is not supported: two mantissa bits lose the forward pass", where, "use hybrid or e4m3");
+  }
+  for (const QuantSpec* s : {&r.dy_row, &r.dy_col}) {
+    if (s->quantized() && s->block_rows != 1 && !s->per_tensor()) {
+      throw config_error("two-dimensional blocks on gradients", where, "use [1, n]: 128x128 blocks on dY diverged in DeepSeek-V3's ablation (arXiv 2412.19437, appendix B.2)");
+    }
+  }
   const std::pair<const QuantSpec*, const QuantSpec*> gemms[] = {{&r.x_row, &r.w_row}, {&r.dy_row, &r.w_col}, {&r.dy_col, &r.x_col}};
   const char* gemm_names[] = {"fprop", "dgrad", "wgrad"};
   for (int g = 0; g < 3; ++g) {
@@ -148,12 +156,6 @@ void check(const Recipe& r) {
     }
     const bool two_dimensional = a->quantized() && a->block_rows != 1 && !a->per_tensor() && b->quantized() && b->block_rows != 1 && !b->per_tensor();
     if (two_dimensional) throw config_error(fmt::format("{} has two-dimensional blocks on both operands", gemm_names[g]), where, "use [1, n] blocks on activations and gradients");
-  }
-  if (r.x_row.format == Dtype::e5m2 && r.w_row.format == Dtype::e5m2) throw config_error("pure E5M2 training is not supported: two mantissa bits lose the forward pass", where, "use hybrid or e4m3");
-  for (const QuantSpec* s : {&r.dy_row, &r.dy_col}) {
-    if (s->quantized() && s->block_rows != 1 && !s->per_tensor()) {
-      throw config_error("two-dimensional blocks on gradients", where, "use [1, n]: 128x128 blocks on dY diverged in DeepSeek-V3's ablation (arXiv 2412.19437, appendix B.2)");
-    }
   }
   for (const QuantSpec* s : {&r.x_row, &r.x_col, &r.w_row, &r.w_col, &r.dy_row, &r.dy_col}) {
     if (!s->quantized()) continue;

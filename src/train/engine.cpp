@@ -21,11 +21,11 @@ TokenBatch token_batch(const data::MicroBatch& b, bool document_mask) {
 
 }  // namespace
 
-Engine::Engine(const RunConfig& config, bool plan_only) : config_(config), math_(gemm_math(config.run.cpu_gemm)), pool_(static_cast<int>(config.run.threads)) {
+Engine::Engine(const RunConfig& config, Memory memory) : config_(config), math_(gemm_math(config.run.cpu_gemm)), pool_(static_cast<int>(config.run.threads)) {
   quant_.set_history(config_.precision.amax_history_len.value_or(1024), config_.precision.amax_compute_algo == "most_recent");
   model_ = std::make_unique<Model>(config_, quant_);
   plan();
-  if (!plan_only) allocate();
+  if (memory != Memory::plan_only) allocate(memory == Memory::poisoned);
 }
 
 void Engine::plan() {
@@ -53,11 +53,11 @@ void Engine::plan() {
   plan_.scratch = scratch.high_water_bytes();
 }
 
-void Engine::allocate() {
+void Engine::allocate(bool poison) {
   parameters_ = Arena(plan_.parameter_arena);
   images_ = Arena(plan_.images);
-  activations_ = Arena(plan_.activations);
-  scratch_ = Arena(plan_.scratch);
+  activations_ = Arena(plan_.activations, poison);
+  scratch_ = Arena(plan_.scratch, poison);
   model_->allocate_parameters(parameters_);
   model_->allocate_images(images_);
   model_->initialize(config_.run.seed);

@@ -38,8 +38,12 @@ struct StepResult {
 
 class Engine {
  public:
-  // config: validated. Plans, allocates, initializes. plan_only: stops after planning (nothing is allocated).
-  explicit Engine(const RunConfig& config, bool plan_only = false);
+  // plan_only: nothing is allocated, only memory() is of use. poisoned: activations and scratch are filled with NaN patterns whenever
+  // they are free, so that a read of stale memory shows (tests).
+  enum class Memory { plain, plan_only, poisoned };
+
+  // config: validated. Plans, allocates, initializes.
+  explicit Engine(const RunConfig& config, Memory memory = Memory::plain);
 
   const MemoryPlan& memory() const { return plan_; }
   Model& model() { return *model_; }
@@ -58,7 +62,7 @@ class Engine {
 
  private:
   void plan();
-  void allocate();
+  void allocate(bool poison);
   Ctx context(Arena& scratch) { return Ctx(Device::cpu, pool_, scratch, math_); }
 
   RunConfig config_;

@@ -58,7 +58,7 @@ Checkpoint open_initial_weights(const std::string& where, std::vector<std::strin
 
 ExitCode dry_run(const RunConfig& config) {
   const DataSession data(config, std::nullopt);
-  Engine engine(config, true);
+  Engine engine(config, Engine::Memory::plan_only);
   fmt::print("{}{}", banner(config, engine, data, engine.model()), memory_table(engine.memory()));
   fmt::print("FLOPs a token (model_causal): {}\n", human_count(flops_per_token(config.model, config.data.seq_len)));
   return ExitCode::ok;

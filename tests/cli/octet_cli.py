@@ -194,9 +194,9 @@ class Sandbox(unittest.TestCase):
         """Writes a tiny config into the sandbox and returns its path."""
         return write_json(self.folder / "config.json", tiny_config(self.prefix, **changes))
 
-    def train(self, run, *arguments, **changes):
+    def train(self, name, *arguments, **changes):
         """A run that must succeed; returns its directory."""
-        run = self.folder / run
+        run = self.folder / name
         result = octet("train", "--config", self.config(**changes), "--run-dir", run, *arguments)
         self.assertEqual(result.rc, OK, result)
         return run
