@@ -16,7 +16,7 @@ help() {
 usage: scripts/quickstart.sh [--text FILE] [--steps N] [--out DIR] [--threads N] [--seed K] [--recipes LIST] [--check]
   --text FILE     train on this text, documents separated by blank lines (default: GCIDE, an English dictionary of 40 MB,
                   from Debian's package dict-gcide; needs a network the first time)
-  --steps N       optimizer steps a run (default: as configs/runs/quickstart.json)
+  --steps N       optimizer steps a run, at least 40 (default: as configs/runs/quickstart.json)
   --out DIR       where runs and report go (default runs/quickstart; a number is appended when it holds runs already)
   --threads N     CPU threads (default: all cores; results do not depend on it)
   --seed K        seed of weights and sample order, the same for all runs (default $seed)
@@ -32,7 +32,10 @@ while [ $# -gt 0 ]; do
       need_value "$1" $#
       case $1 in
         --text) text=$(user_path "$2") ;;
-        --steps) need_count "$1" "$2" && steps=$2 ;;
+        --steps)
+          need_count "$1" "$2"
+          [ "$2" -ge 40 ] || usage_error "--steps needs at least 40: the checks look at the mean of the last 40 steps"
+          steps=$2 ;;
         --out) base=$(user_path "${2%/}") ;;
         --threads) need_count "$1" "$2" && threads=$2 ;;
         --seed) [[ $2 =~ ^[0-9]{1,19}$ ]] || usage_error "--seed needs a whole number, not '$2'"; seed=$2 ;;
@@ -53,6 +56,7 @@ for recipe in "${wanted[@]}"; do
   [ -f "configs/recipes/$recipe.json" ] || usage_error "unknown recipe '$recipe'; the recipes are the files of configs/recipes"
   [[ " ${runs[*]} " == *" $recipe "* ]] || runs+=("$recipe")
 done
+[ ${#runs[@]} -gt 1 ] || usage_error "--recipes needs one besides bf16, or there is nothing to compare"
 
 octet=build/release/octet
 

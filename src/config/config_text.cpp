@@ -93,11 +93,6 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  struct Level {
-    nlohmann::json* value;
-    std::string path;
-  };
-
   [[noreturn]] void fail(const std::string& what, const std::string& fix) {
     throw Error(ExitCode::config, what, fmt::format("{}:{}", name_, line()), fix);
   }

@@ -11,8 +11,9 @@ namespace octet {
 
 enum class RngPurpose : uint32_t { init = 1, stochastic_rounding = 2 };
 
+// FNV-1a, 64 bits (Fowler, Noll, Vo).
 constexpr uint64_t fnv1a64(std::string_view s) {
-  uint64_t h = 1469598103934665603ull;
+  uint64_t h = 0xcbf29ce484222325ull;
   for (char c : s) h = (h ^ static_cast<uint8_t>(c)) * 1099511628211ull;
   return h;
 }

@@ -71,8 +71,16 @@ int64_t QuantRegistry::nonfinite() const {
 }
 
 std::string QuantRegistry::first_nonfinite_site() const {
-  for (size_t i = 0; i < sites_.size(); ++i) {
-    if (nonfinite_[i]) return sites_[i].name;
+  // The order of events in a step: weight images, inputs going forward, output gradients going back. What comes later may only have inherited it.
+  const auto first = [&](Role role, bool backwards) -> std::string {
+    for (size_t n = 0; n < sites_.size(); ++n) {
+      const size_t i = backwards ? sites_.size() - 1 - n : n;
+      if (sites_[i].role == role && nonfinite_[i]) return sites_[i].name;
+    }
+    return {};
+  };
+  for (const auto& [role, backwards] : {std::pair{Role::w, false}, {Role::x, false}, {Role::dy, true}}) {
+    if (std::string found = first(role, backwards); !found.empty()) return found;
   }
   return {};
 }

@@ -45,7 +45,7 @@ class QuantRegistry {
   void update_delayed();
 
   int64_t nonfinite() const;                       // elements since clear_step()
-  std::string first_nonfinite_site() const;        // in registration (forward) order; empty if none
+  std::string first_nonfinite_site() const;        // where it appeared first in the step; empty if none
   struct Total {
     Role role;
     Dtype format;

@@ -29,37 +29,66 @@ std::string memory_table(const MemoryPlan& m) {
   return t.text();
 }
 
-std::string banner(const RunConfig& c, const Engine& engine, const DataSession& data, const Model& model) {
-  const Recipe& r = model.precision().base();
+std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
+  const Recipe& r = engine.model().precision().base();
   const int64_t per_step = c.batch.global * c.data.seq_len;
   std::string text = fmt::format("octet {} | recipe {} | {} parameters | CPU, {} threads | gemm {}\n", version, r.name, human_count(static_cast<double>(parameter_count(c.model))),
-                                 const_cast<Engine&>(engine).pool().threads(), c.run.cpu_gemm);
+                                 engine.pool().threads(), c.run.cpu_gemm);
   text += fmt::format("data: {} ({} tokens, {} epochs of the training split) | {} steps of {} tokens ({} micro-batches of {} x {})\n", c.data.train.front().path, data.set().tokens(),
-                      const_cast<DataSession&>(data).train().epochs(), c.run.steps, per_step, c.batch.global / c.batch.micro, c.batch.micro, c.data.seq_len);
+                      data.train().epochs(), c.run.steps, per_step, c.batch.global / c.batch.micro, c.batch.micro, c.data.seq_len);
   if (r.delayed()) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);
   for (const std::string& note : r.notes) text += "warning: " + note + "\n";
   return text;
 }
 
-struct ResumePoint {
-  std::optional<Checkpoint> checkpoint;
+// What the run starts from, read before the run directory is touched.
+struct StartingPoint {
+  std::optional<Checkpoint> checkpoint;   // to go on from
+  std::optional<Checkpoint> initial;      // to take weights from
+  RunState state;
   std::vector<std::string> notes;
 };
 
-ResumePoint find_resume_point(const RunDir& dir) {
-  ResumePoint r;
-  if (dir.fresh()) return r;
-  const auto path = latest_checkpoint(dir.checkpoints_dir(), r.notes);
-  if (path) r.checkpoint = Checkpoint::open(*path);
-  return r;
+// Reads the newest checkpoint and adapts config and resolved to it.
+void read_checkpoint(const std::filesystem::path& checkpoints, StartingPoint& start, RunConfig& config, nlohmann::json& resolved) {
+  const auto path = latest_checkpoint(checkpoints, start.notes);
+  if (!path) return;
+  start.checkpoint = Checkpoint::open(*path);
+  start.state = read_state(*start.checkpoint);
+  for (const std::string& changed : check_resumed_config(start.checkpoint->state().value("config", nlohmann::json::object()), resolved)) {
+    start.notes.push_back("resumed with another " + changed);
+  }
+  // The length of the amax history was derived from the first run's steps; a longer run keeps it.
+  if (const int64_t length = saved_history_length(*start.checkpoint); length > 0) {
+    config.precision.amax_history_len = length;
+    resolved["precision"]["amax_history_len"] = length;
+  }
 }
 
-Checkpoint open_initial_weights(const std::string& where, std::vector<std::string>& notes) { return Checkpoint::open(resolve_checkpoint(where, notes)); }
+void announce(const RunConfig& config, Engine& engine, DataSession& data, const StartingPoint& start, double peak, Console& console, MetricsWriter& metrics) {
+  console.message(banner(config, engine, data) + memory_table(engine.memory()));
+  console.message(fmt::format("MFU: model_causal FLOPs against {:.0f} GFLOP/s (one core's sgemm, measured now, times {} threads)", peak * 1e-9, engine.pool().threads()));
+  for (const std::string& note : start.notes) {
+    console.message("warning: " + note);
+    metrics.event("warning", {{"text", note}});
+  }
+  const std::string from = start.checkpoint ? start.checkpoint->path().string() : "";
+  metrics.event("start", {{"code_version", version},
+                          {"step", start.state.step},
+                          {"resumed_from", from},
+                          {"weights_from", start.initial ? start.initial->path().string() : ""},
+                          {"recipe", engine.model().precision().base().name},
+                          {"parameters", engine.model().parameter_count()},
+                          {"threads", engine.pool().threads()},
+                          {"memory_bytes", engine.memory().total()}});
+  if (start.checkpoint) console.message(fmt::format("resumed from {} at step {}", from, start.state.step));
+  if (start.initial) console.message(fmt::format("weights taken from {}", start.initial->path().string()));
+}
 
 ExitCode dry_run(const RunConfig& config) {
-  const DataSession data(config, std::nullopt);
+  DataSession data(config, std::nullopt);
   Engine engine(config, Engine::Memory::plan_only);
-  fmt::print("{}{}", banner(config, engine, data, engine.model()), memory_table(engine.memory()));
+  fmt::print("{}{}", banner(config, engine, data), memory_table(engine.memory()));
   fmt::print("FLOPs a token (model_causal): {}\n", human_count(flops_per_token(config.model, config.data.seq_len)));
   return ExitCode::ok;
 }
@@ -73,38 +102,35 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   const double core_gflops = cpu::blas_self_test();
   if (options.dry_run) return dry_run(config);
 
-  // Everything from outside is read before the run directory is touched; only a resume needs the directory first.
-  std::vector<std::string> notes;
-  std::optional<Checkpoint> initial;
-  if (!options.init_from.empty()) initial = open_initial_weights(options.init_from, notes);
-  std::unique_ptr<DataSession> data;
+  // A refusal must leave nothing behind: everything that can be wrong is found before the run directory is made and locked.
+  StartingPoint start;
   const Resume mode = resume_mode(config.ckpt.resume);
-  if (mode == Resume::never) data = std::make_unique<DataSession>(config, std::nullopt);
-  RunDir run_dir = RunDir::open(config.run.dir, mode);
-  ResumePoint point = find_resume_point(run_dir);
-  notes.insert(notes.end(), point.notes.begin(), point.notes.end());
-  RunState state;
-  if (point.checkpoint) {
-    state = read_state(*point.checkpoint);
-    for (const std::string& path : check_resumed_config(point.checkpoint->state().value("config", nlohmann::json::object()), resolved)) notes.push_back("resumed with another " + path);
-    // The length of the amax history was derived from the first run's steps; a longer run keeps it.
-    if (const int64_t length = saved_history_length(*point.checkpoint); length > 0) {
-      config.precision.amax_history_len = length;
-      resolved["precision"]["amax_history_len"] = length;
+  const auto checkpoints = std::filesystem::path(config.run.dir) / "checkpoints";
+  if (mode != Resume::never && has_checkpoints(checkpoints)) read_checkpoint(checkpoints, start, config, resolved);
+  if (!options.init_from.empty()) {
+    if (start.checkpoint) {
+      start.notes.push_back("--init-from is not used: the run goes on from its own checkpoint");
+    } else {
+      start.initial = Checkpoint::open(resolve_checkpoint(options.init_from, start.notes));
     }
   }
-  if (!data) data = std::make_unique<DataSession>(config, point.checkpoint ? std::optional(state.sampler) : std::nullopt);
-  state.data_path = config.data.train.front().path;
-  state.sampler = data->train().pin();
-
+  DataSession data(config, start.checkpoint ? std::optional(start.state.sampler) : std::nullopt);
+  start.state.data_path = config.data.train.front().path;
+  start.state.sampler = data.train().pin();
   Engine engine(config);
-  if (point.checkpoint) {
-    for (std::string& note : restore_run(*point.checkpoint, engine)) notes.push_back(std::move(note));
-  } else if (initial) {
-    load_weights(*initial, engine);
+  if (start.checkpoint) {
+    for (std::string& note : restore_run(*start.checkpoint, engine)) start.notes.push_back(std::move(note));
+  } else if (start.initial) {
+    load_weights(*start.initial, engine);
   }
-  if (options.strict && !notes.empty()) throw Error(ExitCode::config, notes.front(), "--strict", "repair what the message names, or leave out --strict");
+  if (options.strict && !start.notes.empty()) throw Error(ExitCode::config, start.notes.front(), "--strict", "repair what the message names, or leave out --strict");
 
+  RunDir run_dir = RunDir::open(config.run.dir, mode);
+  std::vector<std::string> again;
+  const auto newest = run_dir.fresh() ? std::nullopt : latest_checkpoint(run_dir.checkpoints_dir(), again, Verify::structure);
+  if (newest.has_value() != start.checkpoint.has_value() || (newest && *newest != start.checkpoint->path())) {
+    throw Error(ExitCode::config, "another process wrote a checkpoint while this one was starting", config.run.dir, "start it again");
+  }
   write_file_atomic(run_dir.path() / "config.resolved.json", resolved.dump(2) + "\n");
   LogFile log(run_dir.path() / "log.txt");
   MetricsWriter metrics(run_dir.path());
@@ -113,26 +139,13 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   view.log_interval = config.log.interval;
   view.width = [] { return terminal_width(STDOUT_FILENO); };
   Console console(std::cout, view, [&](std::string_view line) { log.write(line); });
-  console.message(banner(config, engine, *data, engine.model()) + memory_table(engine.memory()));
   const double peak = core_gflops * 1e9 * engine.pool().threads();
-  console.message(fmt::format("MFU: model_causal FLOPs against {:.0f} GFLOP/s (one core's sgemm, measured now, times {} threads)", peak * 1e-9, engine.pool().threads()));
-  for (const std::string& note : notes) {
-    console.message("warning: " + note);
-    metrics.event("warning", {{"text", note}});
-  }
-  metrics.event("start", {{"code_version", version},
-                          {"step", state.step},
-                          {"resumed_from", point.checkpoint ? point.checkpoint->path().string() : ""},
-                          {"recipe", engine.model().precision().base().name},
-                          {"parameters", engine.model().parameter_count()},
-                          {"threads", engine.pool().threads()},
-                          {"memory_bytes", engine.memory().total()}});
-  if (point.checkpoint) console.message(fmt::format("resumed from {} at step {}", point.checkpoint->path().string(), state.step));
-  if (state.step >= config.run.steps) {
-    console.message(fmt::format("nothing to do: the run has {} steps and is at step {}", config.run.steps, state.step));
+  announce(config, engine, data, start, peak, console, metrics);
+  if (start.state.step >= config.run.steps) {
+    console.message(fmt::format("nothing to do: the run has {} steps and is at step {}", config.run.steps, start.state.step));
     return ExitCode::ok;
   }
-  return TrainLoop(config, options, resolved, engine, *data, run_dir, console, metrics, state, peak).run();
+  return TrainLoop(config, options, resolved, engine, data, run_dir, console, metrics, start.state, peak).run();
 }
 
 }  // namespace octet

@@ -117,7 +117,7 @@ TEST(Safetensors, RoundTripsEveryDtypeRankAndEmptiness) {
     const size_t n = static_cast<size_t>(t.shape.elements()) * size_bytes(t.dtype);
     std::vector<unsigned char> out(n);
     file.read(t.name, t.dtype, t.shape, out.data());
-    EXPECT_EQ(std::memcmp(out.data(), t.data, n), 0) << t.name;
+    EXPECT_TRUE(n == 0 || std::memcmp(out.data(), t.data, n) == 0) << t.name;
     EXPECT_EQ(file.checksum(t.name), checksums[i]);
     EXPECT_EQ(checksums[i], xxh64(t.data, n));
   }

@@ -24,9 +24,10 @@ TEST(philox, known_answers) {
 }
 
 TEST(philox, names_are_hashed_by_fnv1a) {
-  EXPECT_EQ(fnv1a64(""), 1469598103934665603ull);
-  EXPECT_EQ(fnv1a64("a"), (1469598103934665603ull ^ uint64_t{97}) * 1099511628211ull);
-  EXPECT_NE(fnv1a64("ab"), fnv1a64("ba"));
+  // The vectors published with the algorithm.
+  EXPECT_EQ(fnv1a64(""), 0xcbf29ce484222325ull);
+  EXPECT_EQ(fnv1a64("a"), 0xaf63dc4c8601ec8cull);
+  EXPECT_EQ(fnv1a64("foobar"), 0x85944171f73967e8ull);
 }
 
 TEST(philox, word_is_the_element_of_its_block) {

@@ -1,0 +1,107 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "train/checkpointing.h"
+#include "unit/train/small_run.h"
+
+namespace octet::test {
+namespace {
+
+class Resume : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(dir_); }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+  std::filesystem::path dir_ = std::filesystem::temp_directory_path() / ("octet_resume_" + std::to_string(getpid()));
+};
+
+TEST_P(Resume, IsBitwise) {
+  RunConfig c = small_config(GetParam());
+  const nlohmann::json resolved = to_json(c);
+  Engine straight(c);
+  const auto want = losses(straight, c, 0, 6);
+
+  Engine first(c);
+  losses(first, c, 0, 3);
+  RunState state;
+  state.step = 3;
+  state.samples = 12;
+  state.tokens = 384;
+  state.data_path = "unused";
+  const auto path = save_run(dir_, 0, first, state, resolved);
+
+  const Checkpoint saved = Checkpoint::open(path);
+  EXPECT_EQ(read_state(saved).samples, 12);
+  Engine second(c);
+  EXPECT_TRUE(restore_run(saved, second).empty());
+  EXPECT_EQ(losses(second, c, 3, 6), std::vector<double>(want.begin() + 3, want.end()));
+  EXPECT_EQ(masters(second), masters(straight));
+  EXPECT_EQ(second.quant().history(), straight.quant().history());
+  EXPECT_EQ(second.quant().totals().size(), straight.quant().totals().size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, Resume, testing::ValuesIn(all_recipes()), [](const auto& test_case) { return test_case.param; });
+
+using Checkpointing = Resume;
+
+TEST_F(Checkpointing, AnotherRecipeStartsItsHistoryAnewAndSaysSo) {
+  const RunConfig bf16 = small_config("bf16"), delayed = small_config("delayed");
+  Engine from(bf16);
+  losses(from, bf16, 0, 2);
+  RunState state;
+  state.step = 2;
+  const Checkpoint saved = Checkpoint::open(save_run(dir_, 0, from, state, to_json(bf16)));
+  Engine to(delayed);
+  const auto notes = restore_run(saved, to);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("starts anew"), std::string::npos);
+  EXPECT_EQ(masters(to), masters(from));
+}
+
+TEST_F(Checkpointing, PaddedRowsAreNotSaved) {
+  const RunConfig c = small_config("bf16");
+  Engine e(c);
+  RunState state;
+  state.step = 1;
+  const Checkpoint saved = Checkpoint::open(save_run(dir_, 0, e, state, to_json(c)));
+  for (const auto& t : saved.list()) {
+    if (t.name != "lm_head.weight") continue;
+    EXPECT_EQ(t.shape[0], 61);
+  }
+}
+
+TEST_F(Checkpointing, AnotherModelIsRefusedByName) {
+  RunConfig c = small_config("bf16");
+  Engine e(c);
+  RunState state;
+  state.step = 1;
+  const Checkpoint saved = Checkpoint::open(save_run(dir_, 0, e, state, to_json(c)));
+  c.model.intermediate_size = 192;
+  Engine other(c);
+  try {
+    restore_run(saved, other);
+    FAIL() << "loaded a model of another size";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code, ExitCode::checkpoint);
+    EXPECT_NE(std::string(error.what()).find("mlp.gate_proj.weight"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ResumedConfig, ForbidsWhatWouldBeAnotherRun) {
+  const nlohmann::json saved = to_json(small_config("bf16"));
+  nlohmann::json now = saved;
+  EXPECT_TRUE(check_resumed_config(saved, now).empty());
+  now["optim"]["lr"] = 2e-3;
+  now["run"]["steps"] = 40;
+  EXPECT_EQ(check_resumed_config(saved, now), (std::vector<std::string>{"optim.lr", "run.steps"}));
+  for (const auto& [section, key, value] : {std::tuple{"model", "hidden_size", nlohmann::json(128)}, std::tuple{"data", "seq_len", nlohmann::json(64)},
+                                            std::tuple{"batch", "global", nlohmann::json(8)}, std::tuple{"run", "seed", nlohmann::json(1)}}) {
+    now = saved;
+    now[section][key] = value;
+    EXPECT_THROW(check_resumed_config(saved, now), Error) << section << "." << key;
+  }
+}
+
+}  // namespace
+}  // namespace octet::test

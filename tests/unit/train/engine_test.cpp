@@ -1,0 +1,237 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "unit/train/small_run.h"
+
+namespace octet::test {
+namespace {
+
+class EveryRecipe : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryRecipe, BitsDoNotDependOnThreads) {
+  RunConfig c = small_config(GetParam());
+  c.run.threads = 1;
+  Engine one(c);
+  const auto want = losses(one, c, 0, 3);
+  for (int threads : {2, 5}) {
+    c.run.threads = threads;
+    Engine many(c);
+    EXPECT_EQ(losses(many, c, 0, 3), want) << threads;
+    EXPECT_EQ(masters(many), masters(one)) << threads;
+  }
+}
+
+TEST_P(EveryRecipe, ReadsNoStaleMemory) {
+  const RunConfig c = small_config(GetParam());
+  Engine plain(c), poisoned(c, Engine::Memory::poisoned);
+  EXPECT_EQ(losses(plain, c, 0, 3), losses(poisoned, c, 0, 3));
+  EXPECT_EQ(plain.evaluate(random_step(c, 7).micro), poisoned.evaluate(random_step(c, 7).micro));
+  EXPECT_EQ(masters(plain), masters(poisoned));
+}
+
+TEST_P(EveryRecipe, RecomputationChangesNoBit) {
+  RunConfig c = small_config(GetParam());
+  Engine plain(c);
+  const auto want = losses(plain, c, 0, 3);
+  const std::vector<std::vector<std::string>> policies = {{"norm"}, {"swiglu"}, {"attention"}, {"block"}, {"norm", "swiglu", "attention"}};
+  for (const auto& modules : policies) {
+    c.recompute.modules = modules;
+    Engine engine(c, Engine::Memory::poisoned);
+    EXPECT_EQ(losses(engine, c, 0, 3), want) << modules.front();
+    EXPECT_EQ(masters(engine), masters(plain)) << modules.front();
+    EXPECT_EQ(engine.quant().totals().size(), plain.quant().totals().size());
+    for (size_t i = 0; i < plain.quant().totals().size(); ++i) EXPECT_EQ(engine.quant().totals()[i].elements, plain.quant().totals()[i].elements) << "recomputation is not counted";
+    EXPECT_EQ(engine.quant().scales(), plain.quant().scales());
+  }
+}
+
+TEST_P(EveryRecipe, ValidationChangesNoState) {
+  const RunConfig c = small_config(GetParam());
+  Engine plain(c), checked(c);
+  const auto want = losses(plain, c, 0, 4);
+  std::vector<double> got;
+  for (int64_t s = 0; s < 4; ++s) {
+    const auto before = checked.evaluate(random_step(c, 50).micro);
+    EXPECT_EQ(checked.evaluate(random_step(c, 50).micro), before);
+    got.push_back(checked.step(random_step(c, s), s).loss);
+  }
+  EXPECT_EQ(got, want);
+  EXPECT_EQ(checked.quant().history(), plain.quant().history());
+}
+
+TEST_P(EveryRecipe, TrainsOnARepeatedBatch) {
+  const RunConfig c = small_config(GetParam());
+  Engine e(c);
+  const auto batch = random_step(c, 0);
+  const double first = e.step(batch, 0).loss;
+  double last = 0;
+  for (int64_t s = 1; s < 15; ++s) last = e.step(batch, s).loss;
+  EXPECT_NEAR(first, std::log(61.0), 0.15);
+  EXPECT_LT(last, first - 0.3);
+}
+
+TEST_P(EveryRecipe, CountsWhatItQuantizes) {
+  const RunConfig c = small_config(GetParam());
+  Engine e(c);
+  losses(e, c, 0, 1);
+  const bool quantizes = GetParam() != "fp32" && GetParam() != "bf16";
+  EXPECT_EQ(!e.quant().totals().empty(), quantizes);
+  int64_t x = 0;
+  for (const auto& t : e.quant().totals()) {
+    if (t.role == Role::x) x += t.elements;
+  }
+  // Inputs of the four linears of two layers and of the head, over the 128 tokens of a step; twice where row and column image differ.
+  const int64_t once = 128 * (2 * (64 + 128 + 64 + 160) + 64);
+  const bool shared = GetParam() == "delayed" || GetParam() == "tensorwise";
+  EXPECT_EQ(x, !quantizes ? 0 : shared ? once : 2 * once);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::ValuesIn(all_recipes()), [](const auto& test_case) { return test_case.param; });
+
+TEST(Engine, MicroBatchesDoNotChangeTheUpdateInFp32) {
+  RunConfig c = small_config("fp32");
+  std::vector<double> reference;
+  for (int64_t micro : {4, 2, 1}) {
+    c.batch.micro = micro;
+    Engine e(c);
+    // The same four samples, cut differently.
+    RunConfig whole = c;
+    whole.batch.micro = 4;
+    const data::StepBatch all = random_step(whole, 0);
+    data::StepBatch cut;
+    cut.valid_tokens = all.valid_tokens;
+    for (int64_t s = 0; s < 4; s += micro) {
+      data::MicroBatch b;
+      b.samples = micro;
+      b.seq_len = 32;
+      const auto range = [&](const std::vector<int32_t>& v) { return std::vector<int32_t>(v.begin() + s * 32, v.begin() + (s + micro) * 32); };
+      b.tokens = range(all.micro[0].tokens);
+      b.labels = range(all.micro[0].labels);
+      b.positions = range(all.micro[0].positions);
+      b.document_start = range(all.micro[0].document_start);
+      cut.micro.push_back(std::move(b));
+    }
+    const StepResult r = e.step(cut, 0);
+    if (reference.empty()) reference = {r.loss, r.grad_norm};
+    EXPECT_NEAR(r.loss, reference[0], 1e-6 * reference[0]) << micro;
+    EXPECT_NEAR(r.grad_norm, reference[1], 1e-5 * reference[1]) << micro;
+  }
+}
+
+// Delayed scaling merges amaxes over micro-batches and updates once a step: the scales do not depend on the split.
+TEST(Engine, DelayedScalesDoNotDependOnMicroBatches) {
+  RunConfig c = small_config("delayed");
+  c.batch.micro = 4;
+  Engine whole(c);
+  const data::StepBatch all = random_step(c, 0);
+  whole.step(all, 0);
+  c.batch.micro = 1;
+  Engine split(c);
+  data::StepBatch cut;
+  cut.valid_tokens = all.valid_tokens;
+  for (int64_t s = 0; s < 4; ++s) {
+    data::MicroBatch b = all.micro[0];
+    const auto range = [&](std::vector<int32_t>& v) { v = std::vector<int32_t>(v.begin() + s * 32, v.begin() + (s + 1) * 32); };
+    b.samples = 1;
+    range(b.tokens);
+    range(b.labels);
+    range(b.positions);
+    range(b.document_start);
+    cut.micro.push_back(std::move(b));
+  }
+  split.step(cut, 0);
+  EXPECT_EQ(split.quant().scales(), whole.quant().scales());
+  EXPECT_EQ(split.quant().history(), whole.quant().history());
+}
+
+class NonFinite : public testing::TestWithParam<float> {};
+
+TEST_P(NonFinite, UpdateIsSkippedCountedAndNamed) {
+  const RunConfig c = small_config("delayed");
+  Engine e(c);
+  losses(e, c, 0, 2);
+  Param* gate = nullptr;
+  for (const auto& p : e.model().params()) {
+    if (p->name == "model.layers.1.mlp.gate_proj.weight") gate = p.get();
+  }
+  ASSERT_NE(gate, nullptr);
+  const float healthy = gate->master.as<float>()[5];
+  gate->master.as<float>()[5] = GetParam();
+  e.weights_loaded();
+  const auto before = masters(e);
+  const auto history = e.quant().history(), scales = e.quant().scales();
+  const StepResult r = e.step(random_step(c, 2), 2);
+  EXPECT_TRUE(r.skipped);
+  EXPECT_GE(r.nonfinite, 1);
+  EXPECT_EQ(r.offender, "layers.1.mlp.gate_up/gate_proj/w");
+  EXPECT_EQ(e.quant().history(), history);
+  EXPECT_EQ(e.quant().scales(), scales);
+  EXPECT_EQ(e.updates(), 2);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(memcmp(before[i].data(), e.model().params()[i]->master.data, before[i].size() * 4), 0) << i;
+  // Healed, the run goes on as if the bad step had not been.
+  gate->master.as<float>()[5] = healthy;
+  e.weights_loaded();
+  Engine straight(c);
+  losses(straight, c, 0, 2);
+  EXPECT_EQ(losses(e, c, 2, 5), losses(straight, c, 2, 5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Values, NonFinite, testing::Values(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()));
+
+TEST(Engine, NonFiniteGradientIsNamedInBf16Too) {
+  const RunConfig c = small_config("bf16");
+  Engine e(c);
+  for (const auto& p : e.model().params()) {
+    if (p->name == "model.norm.weight") p->master.as<float>()[0] = std::numeric_limits<float>::infinity();
+  }
+  e.weights_loaded();
+  const StepResult r = e.step(random_step(c, 0), 0);
+  EXPECT_TRUE(r.skipped);
+  EXPECT_NE(r.offender.find(".grad"), std::string::npos) << r.offender;
+}
+
+TEST(Engine, PolicyDecidesWhichModulesAreQuantized) {
+  RunConfig c = small_config("tensorwise");
+  c.precision.head = "bf16";
+  c.precision.rules = {{"layers.0.*", "bf16"}};
+  Engine e(c);
+  losses(e, c, 0, 1);
+  int64_t x = 0;
+  for (const auto& t : e.quant().totals()) {
+    if (t.role == Role::x) x += t.elements;
+  }
+  EXPECT_EQ(x, 128 * (64 + 128 + 64 + 160));
+  c.precision.rules.clear();
+  c.precision.first_last_layers_bf16 = 1;
+  Engine none(c);
+  losses(none, c, 0, 1);
+  EXPECT_TRUE(none.quant().totals().empty());
+}
+
+TEST(Engine, PlanIsWhatIsUsed) {
+  const RunConfig c = small_config("blockwise");
+  const Engine planned(c, Engine::Memory::plan_only);
+  Engine real(c);  // arenas of exactly the planned size: a step that needs more ends with an error
+  EXPECT_EQ(planned.memory().total(), real.memory().total());
+  EXPECT_NO_THROW(losses(real, c, 0, 1));
+}
+
+// A refactor must not move these: fixed summation order, so the same on every x86-64-v3 machine (libm's log, sin, cos and pow aside).
+TEST(GoldenCurve, FixedOrderLossesStay) {
+  const std::vector<std::pair<const char*, std::vector<double>>> golden = {
+#include "unit/train/golden_curve.inc"
+  };
+  ASSERT_EQ(golden.size(), all_recipes().size());
+  for (const auto& [recipe, want] : golden) {
+    RunConfig c = small_config(recipe);
+    c.run.cpu_gemm = "fixed";
+    Engine e(c);
+    const auto got = losses(e, c, 0, static_cast<int64_t>(want.size()));
+    for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-9) << recipe << " step " << i << ": " << fmt::format("{:.12f}", got[i]);
+  }
+}
+
+}  // namespace
+}  // namespace octet::test
