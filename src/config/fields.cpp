@@ -138,6 +138,8 @@ void add_running(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(run.seed), "seed of weights, sample order and stochastic rounding").flag("--seed");
   t.add(OCTET_FIELD(run.device), "where to train").one_of({"auto", "cpu", "cuda"});
   t.add(OCTET_FIELD(run.threads), "CPU threads; 0: all usable cores").at_least(0).at_most(4096);
+  t.add(OCTET_FIELD(run.init_perturbation),
+        "every initial weight times (1 + p N(0,1)): twins, whose spread shows how chaotic the comparison's regime is").at_least(0);
   t.add(OCTET_FIELD(run.cpu_gemm), "blas; fixed: own summation order; exact: bit model of FP8 tensor cores").one_of({"blas", "fixed", "exact"});
   t.add(OCTET_FIELD(run.dir), "directory that the run writes").flag("--run-dir");
 }

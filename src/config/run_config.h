@@ -165,6 +165,7 @@ struct RunSection {
   std::string device = "auto";     // auto | cpu | cuda
   int64_t threads = 0;             // 0: all usable cores
   std::string cpu_gemm = "blas";   // blas | fixed (own summation order, golden curves) | exact (bit model of FP8 tensor cores)
+  double init_perturbation = 0;    // initial weights times (1 + p N(0,1)); for twins
   std::string dir;                 // run directory; --run-dir
   bool operator==(const RunSection&) const = default;
 };

@@ -22,7 +22,11 @@ class Shape {
     return n;
   }
   // The matrix view every operator uses: all axes but the last folded together.
-  int64_t rows() const { return rank_ == 0 ? 1 : elements() / (dims_[static_cast<size_t>(rank_ - 1)] ? dims_[static_cast<size_t>(rank_ - 1)] : 1); }
+  int64_t rows() const {
+    int64_t n = 1;
+    for (int i = 0; i + 1 < rank_; ++i) n *= dims_[static_cast<size_t>(i)];
+    return n;
+  }
   int64_t cols() const { return rank_ == 0 ? 1 : dims_[static_cast<size_t>(rank_ - 1)]; }
   bool operator==(const Shape& o) const = default;
 

@@ -110,18 +110,19 @@ void Model::allocate_images(Arena& arena) {
   for (Linear* l : linears()) l->allocate_images(arena);
 }
 
-void Model::initialize(uint64_t seed) {
+void Model::initialize(uint64_t seed, double perturbation) {
   const double output_scale = config_.init_scale_output ? 1.0 / std::sqrt(2.0 * static_cast<double>(config_.num_hidden_layers)) : 1.0;
   for (const auto& p : params_) {
     float* w = p->master.as<float>();
     const int64_t n = p->shape.elements(), logical = p->logical_elements();
-    const Philox rng(seed, RngPurpose::init, p->name);
+    const Philox rng(seed, RngPurpose::init, p->name), twin(seed, RngPurpose::perturbation, p->name);
     const double std_dev = config_.initializer_range * (p->init == Init::normal_output ? output_scale : 1.0);
     for (int64_t i = 0; i < n; ++i) {
       if (i >= logical || p->init == Init::zeros) {
         w[i] = 0.0f;
       } else {
         w[i] = p->init == Init::ones ? 1.0f : static_cast<float>(std_dev * rng.normal(static_cast<uint64_t>(i)));
+        if (perturbation != 0) w[i] = static_cast<float>(w[i] * (1.0 + perturbation * twin.normal(static_cast<uint64_t>(i))));
       }
     }
     for (const Tensor* t : {&p->grad, &p->exp_avg, &p->exp_avg_sq}) std::fill_n(t->as<float>(), n, 0.0f);

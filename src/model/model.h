@@ -36,8 +36,8 @@ class Model {
   void allocate_parameters(Arena& arena);
   void allocate_images(Arena& arena);
 
-  // Fills the masters: a pure function of (seed, logical name, element index).
-  void initialize(uint64_t seed);
+  // Fills the masters: a pure function of (seed, logical name, element index). perturbation p: times (1 + p N(0,1)).
+  void initialize(uint64_t seed, double perturbation);
   // Working copies and images from the masters; after initialization and loading.
   void refresh_weights(Ctx& ctx, QuantRegistry& quant);
   // Images alone, after the optimizer has written the working copies.

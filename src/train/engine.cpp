@@ -60,7 +60,7 @@ void Engine::allocate(bool poison) {
   scratch_ = Arena(plan_.scratch, poison);
   model_->allocate_parameters(parameters_);
   model_->allocate_images(images_);
-  model_->initialize(config_.run.seed);
+  model_->initialize(config_.run.seed, config_.run.init_perturbation);
   weights_loaded();
 }
 

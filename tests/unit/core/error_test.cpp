@@ -28,10 +28,10 @@ TEST(error, composes_place_message_and_remedy) {
 }
 
 TEST(error, exit_codes_are_the_published_ones) {
-  const std::pair<ExitCode, int> table[] = {{ExitCode::ok, 0},       {ExitCode::verdict_no, 1}, {ExitCode::usage, 2},       {ExitCode::config, 10},
-                                            {ExitCode::data, 11},    {ExitCode::checkpoint, 12}, {ExitCode::stopped, 20},    {ExitCode::time_limit, 21},
-                                            {ExitCode::non_finite, 30}, {ExitCode::deadline, 31}, {ExitCode::device, 32},    {ExitCode::hardware, 33},
-                                            {ExitCode::internal, 70}};
+  const std::pair<ExitCode, int> table[] = {
+      {ExitCode::ok, 0},          {ExitCode::verdict_no, 1}, {ExitCode::usage, 2},       {ExitCode::config, 10},     {ExitCode::data, 11},
+      {ExitCode::checkpoint, 12}, {ExitCode::stopped, 20},   {ExitCode::time_limit, 21}, {ExitCode::non_finite, 30}, {ExitCode::deadline, 31},
+      {ExitCode::device, 32},     {ExitCode::hardware, 33},  {ExitCode::internal, 70}};
   for (const auto& [code, number] : table) EXPECT_EQ(static_cast<int>(code), number);
 }
 
@@ -62,7 +62,9 @@ TEST(shape, matrix_view_and_text) {
     int64_t rows, cols, elements;
     const char* text;
   };
-  const Row table[] = {{{}, 1, 1, 1, "[]"}, {{5}, 1, 5, 5, "[5]"}, {{2, 3}, 2, 3, 6, "[2, 3]"}, {{2, 3, 4, 5}, 24, 5, 120, "[2, 3, 4, 5]"}, {{0, 7}, 0, 7, 0, "[0, 7]"}};
+  const Row table[] = {{{}, 1, 1, 1, "[]"},         {{5}, 1, 5, 5, "[5]"},
+                       {{2, 3}, 2, 3, 6, "[2, 3]"}, {{2, 3, 4, 5}, 24, 5, 120, "[2, 3, 4, 5]"},
+                       {{0, 7}, 0, 7, 0, "[0, 7]"}, {{4, 0}, 4, 0, 0, "[4, 0]"}};
   for (const Row& r : table) {
     EXPECT_EQ(r.shape.rows(), r.rows) << r.text;
     EXPECT_EQ(r.shape.cols(), r.cols) << r.text;

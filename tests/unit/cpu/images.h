@@ -66,7 +66,8 @@ inline float scale_of(const QuantSpec& s, float amax, float delayed, float& inve
     inverse = e8m0_decode(code);
     return e8m0_reciprocal(code);
   }
-  const float scale = scale_from_amax(amax, format_info(s.format).max_finite, s.scale == ScaleKind::pow2, s.amax_epsilon, s.overflow_scale, s.fp64_divide);
+  const float scale =
+      scale_from_amax(amax, format_info(s.format).max_finite, s.scale == ScaleKind::pow2, s.amax_epsilon, s.overflow_scale, s.fp64_divide);
   inverse = 1.0f / scale;
   return scale;
 }

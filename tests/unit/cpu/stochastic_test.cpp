@@ -18,8 +18,8 @@ QuantTarget site(const char* name, int64_t first_row = 0) {
   return t;
 }
 
-const QuantSpec specs[] = {stochastic(Dtype::e5m2, 0, 0), stochastic(Dtype::e4m3, 1, 128, ScaleKind::pow2), stochastic(Dtype::e4m3, 1, 32, ScaleKind::e8m0),
-                           stochastic(Dtype::e2m1, 1, 7), stochastic(Dtype::e4m3, 1, 0)};
+const QuantSpec specs[] = {stochastic(Dtype::e5m2, 0, 0), stochastic(Dtype::e4m3, 1, 128, ScaleKind::pow2),
+                           stochastic(Dtype::e4m3, 1, 32, ScaleKind::e8m0), stochastic(Dtype::e2m1, 1, 7), stochastic(Dtype::e4m3, 1, 0)};
 
 TEST(stochastic, each_element_rounds_by_the_word_of_its_key) {
   const int64_t rows = 45, cols = 150;

@@ -22,7 +22,8 @@ using namespace octet;
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Dtype dtype, Shape shape, int fill = 0) : dtype_(dtype), shape_(shape), bytes_(static_cast<size_t>(shape.elements()) * size_bytes(dtype), static_cast<uint8_t>(fill)) {}
+  Buffer(Dtype dtype, Shape shape, int fill = 0)
+      : dtype_(dtype), shape_(shape), bytes_(static_cast<size_t>(shape.elements()) * size_bytes(dtype), static_cast<uint8_t>(fill)) {}
 
   Tensor tensor() { return {bytes_.data(), dtype_, shape_}; }
   MatrixView columns(int64_t begin, int64_t count) { return MatrixView(tensor()).columns(begin, count); }
@@ -35,7 +36,8 @@ class Buffer {
 
   double at(int64_t i) const {
     if (dtype_ == Dtype::bf16) return to_float(load<bf16>(i));
-    return dtype_ == Dtype::i32 ? load<int32_t>(i) : load<float>(i);
+    if (dtype_ == Dtype::i32) return load<int32_t>(i);
+    return static_cast<double>(load<float>(i));
   }
   float f(int64_t i) const { return dtype_ == Dtype::bf16 ? to_float(load<bf16>(i)) : load<float>(i); }
   void set(int64_t i, double x) {
@@ -112,12 +114,13 @@ inline void expect_close(const Buffer& got, const std::vector<double>& want, dou
   ASSERT_EQ(got.elements(), static_cast<int64_t>(want.size())) << what;
   double largest = 0;
   for (double w : want) largest = std::max(largest, std::fabs(w));
-  const double unit = got.dtype() == Dtype::bf16 ? 0x1p-9 : 0x1p-24;
+  const double unit = got.dtype() == Dtype::bf16 ? 0x1p-8 : 0x1p-24;
   for (int64_t i = 0; i < got.elements(); ++i) {
     const double w = want[static_cast<size_t>(i)], error = std::fabs(got.at(i) - w);
     // Not "error > bound": a NaN must fail.
     if (!(error <= unit * std::fabs(w) * 1.01 + tolerance * largest)) {
-      ADD_FAILURE() << what << ": element " << i << " is " << got.at(i) << ", " << w << " expected (error " << error << ", largest " << largest << ")";
+      ADD_FAILURE() << what << ": element " << i << " is " << got.at(i) << ", " << w << " expected (error " << error << ", largest " << largest
+                    << ")";
       return;
     }
   }
@@ -127,7 +130,8 @@ constexpr Dtype both_dtypes[] = {Dtype::f32, Dtype::bf16};
 
 // The gradient of a scalar loss by directional derivatives: for 20 random directions v over all elements of `inputs`, the dot product of
 // `gradients` with v against the five-point difference quotient of loss(). Errors are relative to |gradient|, the size of that dot product.
-inline void expect_gradient(const std::vector<Buffer*>& inputs, const std::vector<Buffer>& gradients, const std::function<double()>& loss, double h = 1e-2) {
+inline void expect_gradient(const std::vector<Buffer*>& inputs, const std::vector<Buffer>& gradients, const std::function<double()>& loss,
+                            double h = 1e-2) {
   double norm = 0;
   for (const Buffer& g : gradients) {
     for (double x : g.values()) norm += x * x;
@@ -169,7 +173,7 @@ inline double weighted_sum(const Buffer& values, const Buffer& weights) {
 // A context for calls whose planning and threads are tested elsewhere.
 class Machine {
  public:
-  explicit Machine(GemmMath math = GemmMath::fixed, int threads = 1, size_t scratch_bytes = size_t{32} << 20)
+  explicit Machine(GemmMath math = GemmMath::fixed, int threads = 1, size_t scratch_bytes = size_t{2} << 20)
       : pool_(threads), scratch_(scratch_bytes, true), ctx(Device::cpu, pool_, scratch_, math) {}
 
  private:

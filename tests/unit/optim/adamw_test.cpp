@@ -58,7 +58,8 @@ TEST_F(Adamw, bias_correction_in_closed_form) {
       adamw_update(ctx, params, optim(0.1), 1e-2, update, 1.0f);
       for (size_t i = 0; i < want.size(); ++i) {
         want[i] -= 1e-2 * static_cast<double>(g) / (std::fabs(static_cast<double>(g)) + 1e-8);
-        EXPECT_NEAR(p.master.as<float>()[i], want[i], 2e-8 * static_cast<double>(update) + 1e-6 * 1e-2 * static_cast<double>(update)) << "update " << update;
+        EXPECT_NEAR(p.master.as<float>()[i], want[i], 2e-8 * static_cast<double>(update) + 1e-6 * 1e-2 * static_cast<double>(update))
+            << "update " << update;
         EXPECT_NEAR(p.exp_avg.as<float>()[i] / g, 1.0 - std::pow(0.9, static_cast<double>(update)), 1e-6);
         EXPECT_NEAR(p.exp_avg_sq.as<float>()[i] / (g * g), 1.0 - std::pow(0.95, static_cast<double>(update)), 1e-6);
       }
@@ -156,8 +157,12 @@ TEST(clip, factor_table) {
     double clip, norm;
     float want;
   };
-  const Row rows[] = {{1.0, 0.0, 1.0f}, {1.0, 0.5, 1.0f}, {1.0, 4.0, static_cast<float>(1.0 / 4.000001)}, {0.5, 1.0, static_cast<float>(0.5 / 1.000001)},
-                      {0.0, 1e9, 1.0f}, {1.0, std::numeric_limits<double>::infinity(), 0.0f}};
+  const Row rows[] = {{1.0, 0.0, 1.0f},
+                      {1.0, 0.5, 1.0f},
+                      {1.0, 4.0, static_cast<float>(1.0 / 4.000001)},
+                      {0.5, 1.0, static_cast<float>(0.5 / 1.000001)},
+                      {0.0, 1e9, 1.0f},
+                      {1.0, std::numeric_limits<double>::infinity(), 0.0f}};
   for (const Row& r : rows) EXPECT_EQ(clip_factor(r.clip, r.norm), r.want) << r.clip << " over " << r.norm;
 }
 

@@ -76,7 +76,9 @@ TEST(schedule, scales_with_the_peak_and_never_exceeds_it) {
       EXPECT_DOUBLE_EQ(rate, 3e-4 * learning_rate(c, 1.0, s, 50));
       EXPECT_LE(rate, 3e-4);
       EXPECT_GE(rate, s < 5 ? 3e-4 / 5 : 3e-5);
-      if (s >= 5) EXPECT_LE(rate, learning_rate(c, 3e-4, s - 1, 50)) << type << " rises at " << s;
+      if (s >= 5) {
+        EXPECT_LE(rate, learning_rate(c, 3e-4, s - 1, 50)) << type << " rises at " << s;
+      }
     }
   }
 }

@@ -28,7 +28,8 @@ TEST(image, grids_of_row_and_column_images) {
     for (bool column : {false, true}) {
       Arena arena(1 << 20);
       const Operand o = alloc_image(arena, spec(r.block_rows, r.block_cols), 300, 200, column);
-      EXPECT_TRUE(o.scale_inv.shape == (column ? r.col_grid : r.row_grid)) << r.block_rows << "x" << r.block_cols << " " << to_string(o.scale_inv.shape);
+      EXPECT_TRUE(o.scale_inv.shape == (column ? r.col_grid : r.row_grid))
+          << r.block_rows << "x" << r.block_cols << " " << to_string(o.scale_inv.shape);
       EXPECT_EQ(o.scale_inv.dtype, Dtype::f32);
       EXPECT_EQ(o.data.rows, 300);
       EXPECT_EQ(o.data.cols, 200);

@@ -11,7 +11,8 @@ namespace recipe_test {
 
 using namespace octet;
 
-inline CustomOperand operand(const char* format, int64_t block_rows = 0, int64_t block_cols = 0, const char* scale = "fp32", const char* scaling = "current") {
+inline CustomOperand operand(const char* format, int64_t block_rows = 0, int64_t block_cols = 0, const char* scale = "fp32",
+                             const char* scaling = "current") {
   CustomOperand o;
   o.format = format;
   o.block_rows = block_rows;
@@ -42,6 +43,8 @@ std::string refusal(F&& f) {
   return {};
 }
 
-inline void expect_has(const std::string& text, const std::string& part) { EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text; }
+inline void expect_has(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+}
 
 }  // namespace recipe_test

@@ -90,8 +90,11 @@ TEST(recipe, names_are_the_documented_ones) {
 }
 
 TEST(recipe, scale_kind_option) {
-  const std::pair<const char*, ScaleKind> own[] = {
-      {"delayed", ScaleKind::fp32}, {"tensorwise", ScaleKind::fp32}, {"rowwise", ScaleKind::pow2}, {"blockwise", ScaleKind::pow2}, {"mxfp8", ScaleKind::e8m0}};
+  const std::pair<const char*, ScaleKind> own[] = {{"delayed", ScaleKind::fp32},
+                                                   {"tensorwise", ScaleKind::fp32},
+                                                   {"rowwise", ScaleKind::pow2},
+                                                   {"blockwise", ScaleKind::pow2},
+                                                   {"mxfp8", ScaleKind::e8m0}};
   for (const auto& [name, kind] : own) {
     for (std::optional<bool> pow2 : {std::optional<bool>(), std::optional(true), std::optional(false)}) {
       PrecisionConfig p;
@@ -139,8 +142,12 @@ TEST(recipe, gradient_products_can_stay_in_bf16) {
         EXPECT_EQ(r.w_col.quantized(), d) << name;
         EXPECT_EQ(r.dy_col.quantized(), w) << name;
         EXPECT_EQ(r.x_col.quantized(), w) << name;
-        if (!d) EXPECT_EQ(r.dy_row.format, Dtype::bf16);
-        if (!w) EXPECT_EQ(r.x_col.format, Dtype::bf16);
+        if (!d) {
+          EXPECT_EQ(r.dy_row.format, Dtype::bf16);
+        }
+        if (!w) {
+          EXPECT_EQ(r.x_col.format, Dtype::bf16);
+        }
       }
     }
   }
@@ -204,7 +211,8 @@ TEST(recipe, custom_delayed_keeps_its_margin_unless_the_section_sets_one) {
 }
 
 TEST(spec, squareness_decides_whether_bytes_may_be_transposed) {
-  for (const auto& [rows_, cols_, square] : {std::tuple{0, 0, true}, {128, 128, true}, {32, 32, true}, {1, 128, false}, {1, 0, false}, {0, 64, false}, {1, 1, true}}) {
+  for (const auto& [rows_, cols_, square] :
+       {std::tuple{0, 0, true}, {128, 128, true}, {32, 32, true}, {1, 128, false}, {1, 0, false}, {0, 64, false}, {1, 1, true}}) {
     QuantSpec s;
     s.block_rows = rows_;
     s.block_cols = cols_;

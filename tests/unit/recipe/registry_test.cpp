@@ -55,7 +55,8 @@ void step(QuantRegistry& q, int site, float amax) {
 }
 
 // Rising, falling, unchanged, absent, non-finite, tiny and large.
-const std::vector<float> staged_values = {1.0f, 3.0f, 0.5f, 0.0f, 0.25f, inf, 0.25f, nan, 0.125f, 0.0f, 0.0f, 7.0f, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-40f, 448.0f, 3e38f, 1e-6f};
+const std::vector<float> staged_values = {1.0f, 3.0f, 0.5f,  0.0f,  0.25f, inf,   0.25f,  nan,    0.125f, 0.0f,
+                                          0.0f, 7.0f, 1e-3f, 1e-3f, 1e-3f, 1e-3f, 1e-40f, 448.0f, 3e38f,  1e-6f};
 
 TEST(registry, delayed_updates_follow_the_model) {
   for (int64_t length : {1, 2, 3, 16}) {
@@ -90,7 +91,8 @@ TEST(registry, published_sequence) {
   QuantRegistry q;
   q.set_history(3, false);
   const int site = q.add("x", Role::x, delayed_spec(Dtype::e4m3));
-  const std::pair<float, float> sequence[] = {{2.0f, 224.0f}, {4.0f, 112.0f}, {1.0f, 112.0f}, {1.0f, 112.0f}, {1.0f, 448.0f}, {0.0f, 448.0f}, {8.0f, 56.0f}};
+  const std::pair<float, float> sequence[] = {{2.0f, 224.0f}, {4.0f, 112.0f}, {1.0f, 112.0f}, {1.0f, 112.0f},
+                                              {1.0f, 448.0f}, {0.0f, 448.0f}, {8.0f, 56.0f}};
   for (const auto& [amax, scale] : sequence) {
     step(q, site, amax);
     EXPECT_EQ(q.scales()[0], scale) << amax;
@@ -187,7 +189,8 @@ TEST(registry, totals_by_role_and_format) {
   q.count(dy, Dtype::e4m3, 2);
   EXPECT_TRUE(q.add_total("w/e4m3", 5));
   EXPECT_TRUE(q.add_total("x/e2m1", 9));
-  for (const char* wrong : {"", "w", "w/", "/e4m3", "w/bf16", "w/f32", "w/e8m0", "v/e4m3", "w/e4m3 ", "w/e9m9"}) EXPECT_FALSE(q.add_total(wrong, 1)) << wrong;
+  for (const char* wrong : {"", "w", "w/", "/e4m3", "w/bf16", "w/f32", "w/e8m0", "v/e4m3", "w/e4m3 ", "w/e9m9"})
+    EXPECT_FALSE(q.add_total(wrong, 1)) << wrong;
   std::vector<std::string> text;
   for (const auto& t : q.totals()) text.push_back(std::string(name(t.role)) + "/" + std::string(name(t.format)) + " " + std::to_string(t.elements));
   std::sort(text.begin(), text.end());
