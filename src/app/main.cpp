@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   } catch (const Error& e) {
     return report(e.code, e.what());
   } catch (const std::bad_alloc&) {
-    return report(ExitCode::internal, "out of memory");
+    return report(ExitCode::device, "out of memory (use a smaller model, micro-batch, sequence or data.prefetch; octet train --dry-run prints the plan)");
   } catch (const std::exception& e) {
     return report(ExitCode::internal, fmt::format("internal error: {} (please report this with the command line)", e.what()));
   }

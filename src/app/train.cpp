@@ -167,16 +167,21 @@ int run_train(int argc, char** argv) {
     return static_cast<int>(ExitCode::ok);
   }
   RunConfig config = from_json(r.tree.values, r.tree.origins);
+  const nlohmann::json given = r.tree.values.flatten();
   validate(config);
   const nlohmann::json resolved = to_json(config);
+  TrainOptions options = r.options;
+  for (const char* pointer : {"/precision/amax_history_len", "/sched/decay_steps", "/data/seed"}) {
+    if (!given.contains(pointer)) options.derived.push_back(pointer);
+  }
   if (r.print_config) {
     fmt::print("{}\n", resolved.dump(2));
     return static_cast<int>(ExitCode::ok);
   }
-  if (config.run.dir.empty() && !r.options.dry_run) {
+  if (config.run.dir.empty() && !options.dry_run) {
     throw Error(ExitCode::config, "no run directory is given", "run.dir", "add --run-dir DIR, a new or empty directory");
   }
-  return static_cast<int>(train(config, r.options, resolved));
+  return static_cast<int>(train(config, options, resolved));
 }
 
 }  // namespace octet

@@ -3,10 +3,9 @@
 
 #include <cstring>
 
-#include "checkpoint/file_io.h"
 #include "checkpoint/store.h"
 #include "checkpoint/strict_json.h"
-#include "core/error.h"
+#include "core/file_io.h"
 
 namespace octet {
 namespace fs = std::filesystem;
@@ -58,7 +57,7 @@ Checkpoint Checkpoint::open(const fs::path& directory) {
 
   Checkpoint checkpoint;
   checkpoint.path_ = directory;
-  checkpoint.manifest_ = parse_manifest(read_file(manifest_path, manifest_max_bytes), manifest_path.string());
+  checkpoint.manifest_ = parse_manifest(read_file(manifest_path, manifest_max_bytes, ExitCode::checkpoint), manifest_path.string());
   for (const auto& [file, bytes] : checkpoint.manifest_.files) {
     auto shard = SafetensorsFile::open(directory / file);
     if (shard.file_bytes() != bytes) fail(shard.path(), fmt::format("file has {} bytes, the manifest says {}", shard.file_bytes(), bytes));

@@ -3,10 +3,9 @@
 
 #include <algorithm>
 
-#include "checkpoint/file_io.h"
 #include "checkpoint/store.h"
 #include "checkpoint/strict_json.h"
-#include "core/error.h"
+#include "core/file_io.h"
 
 namespace octet {
 namespace fs = std::filesystem;
@@ -29,7 +28,7 @@ std::vector<Candidate> candidates(const fs::path& directory) {
     std::error_code not_directory;
     if (const auto id = parse_step_name(name); id && it->is_directory(not_directory)) found.push_back({*id, name});
   }
-  if (error) throw_io_error("list", directory, error.value());
+  if (error) throw_io_error("list", directory, error.value(), ExitCode::checkpoint);
   std::sort(found.begin(), found.end(),
             [](const Candidate& a, const Candidate& b) { return a.id.step != b.id.step ? a.id.step > b.id.step : a.id.replaced < b.id.replaced; });
   return found;
@@ -44,7 +43,7 @@ std::optional<int64_t> latest_step(const fs::path& directory, std::vector<std::s
     return std::nullopt;
   }
   try {
-    std::string text = read_file(path, 256);
+    std::string text = read_file(path, 256, ExitCode::checkpoint);
     if (text.ends_with('\n')) text.pop_back();
     if (const auto id = parse_step_name(text); id && !id->replaced) return id->step;
     warnings.push_back(fmt::format("{}: holds {}, not the name of a checkpoint; taking the newest sound one", path.string(), printable(text)));

@@ -11,7 +11,6 @@
 #include <system_error>
 
 #include "checkpoint/store.h"
-#include "core/error.h"
 
 namespace octet {
 namespace fs = std::filesystem;
@@ -39,28 +38,29 @@ std::string holder(int fd) {
   return line.empty() ? "a process that is just starting" : line;
 }
 
-// Null when the lock file is absent and may not be made.
-Fd take_lock(const fs::path& run, bool create) {
+// Not open when the lock file is absent and may not be made.
+File take_lock(const fs::path& run, bool create) {
   const fs::path path = run / lock_file;
-  Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | (create ? O_CREAT : 0), 0666));
-  if (!fd) {
-    if (errno == ENOENT && !create) return fd;
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | (create ? O_CREAT : 0), 0666);
+  if (fd < 0) {
+    if (errno == ENOENT && !create) return {};
     refuse_io("open", path, errno);
   }
-  while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+  File lock(fd, path, ExitCode::checkpoint);
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) refuse_io("lock", path, errno);
-    refuse(run, fmt::format("run directory is locked by {}", holder(fd.get())), "wait for that run to end, or choose another --run-dir");
+    refuse(run, fmt::format("run directory is locked by {}", holder(fd)), "wait for that run to end, or choose another --run-dir");
   }
-  return fd;
+  return lock;
 }
 
-void sign_lock(int fd, const fs::path& path) {
+void sign_lock(File& lock) {
   std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) throw_io_error("ask for the host name", path, errno);
+  if (::gethostname(host.data(), host.size() - 1) != 0) throw_io_error("ask for the host name", lock.path(), errno, ExitCode::checkpoint);
   const std::string text = fmt::format("pid {} host {}\n", ::getpid(), host.data());
-  if (::ftruncate(fd, 0) != 0) throw_io_error("write", path, errno);
-  write_all(fd, text.data(), text.size(), path);
+  if (::ftruncate(lock.fd(), 0) != 0) throw_io_error("write", lock.path(), errno, ExitCode::checkpoint);
+  lock.write_all(text.data(), text.size());
 }
 
 // With `locked`, our own lock file does not count as content.
@@ -68,12 +68,14 @@ void check_policy(const fs::path& path, Resume mode, bool locked) {
   if (mode == Resume::must && !has_checkpoints(path / "checkpoints")) {
     throw Error(ExitCode::checkpoint, "no checkpoint to resume from", path.string(), "use --resume auto to start when there is none");
   }
-  if (mode != Resume::never) return;
+  // Whatever a run left behind may be gone on with; a directory that never was a run's may not be written in.
   std::error_code error;
+  if (mode != Resume::never && (has_checkpoints(path / "checkpoints") || fs::exists(path / lock_file, error))) return;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     if (locked && it->path().filename() == lock_file) continue;
     refuse(path, fmt::format("run directory is not empty (it holds {})", it->path().filename().string()),
-           "use --resume auto to continue it, or choose another --run-dir");
+           mode == Resume::never ? "use --resume auto to continue it, or choose another --run-dir"
+                                 : "it is no run directory; choose another --run-dir");
   }
   if (error) refuse_io("list", path, error.value());
 }
@@ -107,7 +109,7 @@ RunDir RunDir::open(const fs::path& path, Resume mode) {
     // Another run may have come and gone between the check and the lock.
     check_policy(path, mode, true);
   }
-  sign_lock(run.lock_.get(), path / lock_file);
+  sign_lock(run.lock_);
   fs::create_directories(run.checkpoints_dir(), error);
   if (error) refuse_io("create directory", run.checkpoints_dir(), error.value());
   run.fresh_ = !has_checkpoints(run.checkpoints_dir());

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "checkpoint/file_io.h"
+#include "core/file_io.h"
 
 namespace octet {
 
@@ -35,7 +35,7 @@ class RunDir {
 
  private:
   std::filesystem::path path_;
-  Fd lock_;
+  File lock_;
   bool fresh_ = true;
 };
 

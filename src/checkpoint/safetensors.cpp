@@ -14,9 +14,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "checkpoint/file_io.h"
 #include "checkpoint/strict_json.h"
 #include "core/check.h"
+#include "core/file_io.h"
 
 namespace octet {
 namespace {
@@ -117,7 +117,7 @@ class Hasher {
   XXH64_state_t state_;
 };
 
-uint64_t write_tensor(int fd, const TensorBytes& t, const std::filesystem::path& path) {
+uint64_t write_tensor(File& file, const TensorBytes& t) {
   const uint64_t bytes = checked_bytes(t);
   OCTET_CHECK(t.data != nullptr || bytes == 0, "tensor {} has no data", t.name);
   Hasher hasher;
@@ -125,7 +125,7 @@ uint64_t write_tensor(int fd, const TensorBytes& t, const std::filesystem::path&
   for (uint64_t at = 0; at < bytes; at += piece_bytes) {
     const size_t n = static_cast<size_t>(std::min<uint64_t>(piece_bytes, bytes - at));
     hasher.update(data + at, n);
-    write_all(fd, data + at, n, path);
+    file.write_all(data + at, n);
   }
   return hasher.digest();
 }
@@ -240,11 +240,12 @@ std::vector<uint64_t> write_safetensors(const std::filesystem::path& path, const
                                         const SafetensorsMetadata& metadata) {
   const Layout layout = make_layout(tensors, metadata);
   std::vector<uint64_t> checksums(tensors.size());
-  Fd fd = open_for_write(path);
+  File file = File::create(path, ExitCode::checkpoint);
   try {
-    write_all(fd.get(), layout.prefix.data(), layout.prefix.size(), path);
-    for (size_t i : layout.order) checksums[i] = write_tensor(fd.get(), tensors[i], path);
-    sync_and_close(std::move(fd), path);
+    file.write_all(layout.prefix.data(), layout.prefix.size());
+    for (size_t i : layout.order) checksums[i] = write_tensor(file, tensors[i]);
+    file.sync();
+    file.close();
   } catch (const Error&) {
     ::unlink(path.c_str());
     throw;
@@ -299,16 +300,17 @@ SafetensorsHeader parse_safetensors_header(std::string_view header, uint64_t fil
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   SafetensorsFile file;
   file.path_ = path;
-  const Fd fd = open_for_read(path, file.file_bytes_);
+  const File opened = File::open_for_read(path, ExitCode::checkpoint);
+  file.file_bytes_ = opened.size_bytes();
   uint64_t header_bytes = 0;
   if (file.file_bytes_ < sizeof header_bytes) malformed(path.string(), fmt::format("file has {} bytes, at least 8 expected", file.file_bytes_));
-  read_exact(fd.get(), &header_bytes, sizeof header_bytes, 0, path);
+  opened.read_exact(&header_bytes, sizeof header_bytes, 0);
   if (header_bytes > safetensors_max_header_bytes || header_bytes > file.file_bytes_ - sizeof header_bytes) {
     malformed(path.string(), fmt::format("header length {} in a file of {} bytes (at most {} allowed)", header_bytes, file.file_bytes_,
                                          safetensors_max_header_bytes));
   }
   std::string header(static_cast<size_t>(header_bytes), '\0');
-  read_exact(fd.get(), header.data(), header.size(), sizeof header_bytes, path);
+  opened.read_exact(header.data(), header.size(), sizeof header_bytes);
   file.header_ = parse_safetensors_header(header, file.file_bytes_, path.string());
   for (size_t i = 0; i < file.header_.tensors.size(); ++i) file.index_.emplace(file.header_.tensors[i].name, i);
   return file;
@@ -333,20 +335,17 @@ void SafetensorsFile::read(std::string_view tensor, Dtype dtype, const Shape& sh
                             to_string(shape)),
                 path_.string());
   }
-  uint64_t size = 0;
-  const Fd fd = open_for_read(path_, size);
-  read_exact(fd.get(), out, static_cast<size_t>(info.end - info.begin), info.begin, path_);
+  File::open_for_read(path_, ExitCode::checkpoint).read_exact(out, static_cast<size_t>(info.end - info.begin), info.begin);
 }
 
 uint64_t SafetensorsFile::checksum(std::string_view tensor) const {
   const TensorInfo& info = at(tensor);
-  uint64_t size = 0;
-  const Fd fd = open_for_read(path_, size);
+  const File file = File::open_for_read(path_, ExitCode::checkpoint);
   std::vector<char> piece(static_cast<size_t>(std::min<uint64_t>(piece_bytes, info.end - info.begin)));
   Hasher hasher;
   for (uint64_t offset = info.begin; offset < info.end; offset += piece.size()) {
     const size_t n = static_cast<size_t>(std::min<uint64_t>(piece.size(), info.end - offset));
-    read_exact(fd.get(), piece.data(), n, offset, path_);
+    file.read_exact(piece.data(), n, offset);
     hasher.update(piece.data(), n);
   }
   return hasher.digest();

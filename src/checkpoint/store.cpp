@@ -13,9 +13,9 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/file_io.h"
 #include "checkpoint/safetensors.h"
 #include "core/check.h"
+#include "core/file_io.h"
 
 namespace octet {
 namespace fs = std::filesystem;
@@ -126,7 +126,7 @@ Manifest plan_manifest(const SaveOptions& options, const std::vector<TensorToSav
 
 void check_space(const fs::path& directory, const Manifest& manifest, uint64_t manifest_bytes) {
   struct statvfs st {};
-  if (::statvfs(directory.c_str(), &st) != 0) throw_io_error("ask for the free space", directory, errno);
+  if (::statvfs(directory.c_str(), &st) != 0) throw_io_error("ask for the free space", directory, errno, ExitCode::checkpoint);
   if (st.f_blocks == 0) return;                  // the file system does not tell (some FUSE mounts); a write will
   constexpr uint64_t slack = uint64_t{1} << 20;  // directory entries and other small change; each shard adds a block for rounding
   uint64_t needed = slack + manifest_bytes;
@@ -144,16 +144,16 @@ void check_space(const fs::path& directory, const Manifest& manifest, uint64_t m
 void remove_durably(const fs::path& path, const SaveOptions& options) {
   // Renamed first: a deletion that is cut short must not leave something that looks like a checkpoint.
   const fs::path victim = temporary_name(path);
-  rename_path(path, victim);
-  sync_directory(path.parent_path());
+  rename_path(path, victim, ExitCode::checkpoint);
+  sync_parent_directory(path, ExitCode::checkpoint);
   if (options.after_phase) options.after_phase(SavePhase::victim_renamed);
-  remove_tree(victim);
+  remove_tree(victim, ExitCode::checkpoint);
 }
 
 bool is_there(const fs::path& path) {
   std::error_code error;
   const auto status = fs::symlink_status(path, error);
-  if (error && status.type() != fs::file_type::not_found) throw_io_error("inspect", path, error.value());
+  if (error && status.type() != fs::file_type::not_found) throw_io_error("inspect", path, error.value(), ExitCode::checkpoint);
   return fs::exists(status);
 }
 
@@ -161,7 +161,7 @@ std::vector<std::string> entries(const fs::path& directory) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) names.push_back(it->path().filename().string());
-  if (error) throw_io_error("list", directory, error.value());
+  if (error) throw_io_error("list", directory, error.value(), ExitCode::checkpoint);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -175,21 +175,21 @@ void remove_stale(const fs::path& directory) {
     pid_t pid = 0;
     const auto parsed = std::from_chars(first, last, pid);
     if (parsed.ec != std::errc() || parsed.ptr != last || pid <= 0) continue;
-    if (pid == ::getpid() || (::kill(pid, 0) != 0 && errno == ESRCH)) remove_tree(directory / name);
+    if (pid == ::getpid() || (::kill(pid, 0) != 0 && errno == ESRCH)) remove_tree(directory / name, ExitCode::checkpoint);
   }
 }
 
 void make_directory(const fs::path& directory) {
   std::error_code error;
   const bool made = fs::create_directories(directory, error);
-  if (error) throw_io_error("create directory", directory, error.value());
-  if (made && directory.has_parent_path()) sync_directory(directory.parent_path());
+  if (error) throw_io_error("create directory", directory, error.value(), ExitCode::checkpoint);
+  if (made) sync_parent_directory(directory, ExitCode::checkpoint);
 }
 
 void write_temporary(const fs::path& temporary, const std::vector<Shard>& shards, Manifest manifest, const std::function<void(SavePhase)>& passed) {
   std::error_code error;
   fs::create_directory(temporary, error);
-  if (error) throw_io_error("create directory", temporary, error.value());
+  if (error) throw_io_error("create directory", temporary, error.value(), ExitCode::checkpoint);
   passed(SavePhase::temporary_made);
   for (const Shard& shard : shards) {
     const auto checksums = write_safetensors(temporary / shard.file, shard.tensors, shard_metadata());
@@ -203,7 +203,7 @@ void write_temporary(const fs::path& temporary, const std::vector<Shard>& shards
     passed(SavePhase::shard_written);
   }
   // Last and only when all shards are durable: its presence means complete.
-  write_file_atomic(temporary / manifest_file, to_text(manifest));
+  write_file_atomic(temporary / manifest_file, to_text(manifest), ExitCode::checkpoint);
   passed(SavePhase::manifest_written);
 }
 
@@ -212,16 +212,16 @@ void commit(const fs::path& temporary, const fs::path& final_path, const SaveOpt
   const bool replaces = is_there(final_path);
   if (replaces) {
     if (is_there(replaced)) remove_durably(replaced, options);
-    rename_path(final_path, replaced);
+    rename_path(final_path, replaced, ExitCode::checkpoint);
     passed(SavePhase::previous_moved);
   }
   try {
-    rename_path(temporary, final_path);
+    rename_path(temporary, final_path, ExitCode::checkpoint);
   } catch (const Error&) {
-    if (replaces) rename_path(replaced, final_path);
+    if (replaces) rename_path(replaced, final_path, ExitCode::checkpoint);
     throw;
   }
-  sync_directory(final_path.parent_path());
+  sync_parent_directory(final_path, ExitCode::checkpoint);
   passed(SavePhase::committed);
 }
 
@@ -287,7 +287,7 @@ fs::path save_checkpoint(const fs::path& checkpoints_dir, const SaveOptions& opt
     fs::remove_all(temporary, ignored);
     throw;
   }
-  write_file_atomic(checkpoints_dir / latest_file, final_path.filename().string() + "\n");
+  write_file_atomic(checkpoints_dir / latest_file, final_path.filename().string() + "\n", ExitCode::checkpoint);
   passed(SavePhase::latest_written);
   apply_retention(checkpoints_dir, options);
   passed(SavePhase::done);

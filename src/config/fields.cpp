@@ -61,7 +61,7 @@ void add_data(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(data.eod_mask_loss), "no loss where the input token ends a document").flag_switch("--eod-mask-loss", true);
   t.add(OCTET_FIELD(data.document_mask), "attention stays within a document").flag_switch("--reset-attention-mask", true);
   t.add(OCTET_FIELD(data.reset_position_ids), "positions restart after the end of a document").flag_switch("--reset-position-ids", true);
-  t.add(OCTET_FIELD(data.seed), "seed of the sample order").at_least(0).derived("run.seed");
+  t.add(OCTET_FIELD(data.seed), "seed of the sample order").at_least(0).at_most(4294967295.0).derived("run.seed");
   t.add(OCTET_FIELD(data.prefetch), "micro-batches read ahead").at_least(0).at_most(4096);
 }
 
@@ -79,7 +79,7 @@ void add_training(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(optim.z_loss), "coefficient of the mean squared log-normalizer").at_least(0).at_most(1);
   t.add(OCTET_FIELD(sched.type), "learning-rate schedule").one_of({"constant", "linear", "cosine", "wsd"}).flag("--lr-decay-style");
   t.add(OCTET_FIELD(sched.warmup_steps), "steps of linear warm-up").at_least(0).at_most(1e9).flag("--lr-warmup-iters");
-  t.add(OCTET_FIELD(sched.decay_steps), "steps of decay, after warm-up (linear, cosine) or at the end (wsd)")
+  t.add(OCTET_FIELD(sched.decay_steps), "the last so many steps, in which the rate decays")
       .at_least(0).at_most(1e9).derived("all steps after warm-up; wsd: a tenth of the run; constant: 0");
   t.add(OCTET_FIELD(sched.min_lr_ratio), "final learning rate over the peak").at_least(0).at_most(1);
 }
@@ -107,6 +107,8 @@ void add_precision(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(precision.head), "precision of the output head").one_of(on_off);
   t.add(OCTET_FIELD(precision.first_last_layers_bf16), "so many layers at each end stay in BF16")
       .at_least(0).at_most(4096).flag_optional("--first-last-layers-bf16", 1);
+  t.add(OCTET_FIELD(precision.calibration_steps), "steps that only collect magnitudes; this version knows 0 alone").at_least(0);
+  t.add(OCTET_FIELD(precision.emulate), "let a GPU emulate formats it lacks; the CPU computes every format");
   t.add(OCTET_FIELD(precision.custom), "operands of recipe custom; configs/recipes/ has examples");
   t.add(OCTET_FIELD(precision.rules), "recipes of single modules, first match wins").of(infos(precision_rule_fields()));
 }

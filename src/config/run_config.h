@@ -119,6 +119,8 @@ struct PrecisionConfig {
   std::string wgrad = "fp8";               // fp8 | bf16
   std::string head = "bf16";               // bf16 | fp8 (the run's recipe)
   int64_t first_last_layers_bf16 = 0;      // so many layers at each end stay in BF16
+  int64_t calibration_steps = 0;           // 0; calibrated scales come later, other values are refused
+  bool emulate = false;                    // lets a GPU compute formats it lacks by emulation; the CPU computes every format
   std::map<std::string, CustomOperand> custom;  // keys fprop.x fprop.w dgrad.dy dgrad.w wgrad.dy wgrad.x
   std::vector<PrecisionRule> rules;
   bool operator==(const PrecisionConfig&) const = default;

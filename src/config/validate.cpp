@@ -75,8 +75,8 @@ void check_data(DataConfig& d, const RunConfig& c) {
          "set it to the tokenizer's end-of-document id");
   }
   if (!d.seed) {
-    if (c.run.seed > static_cast<uint64_t>(INT64_MAX)) {
-      fail("run.seed", fmt::format("{} is too large to serve as data.seed", c.run.seed), "set data.seed");
+    if (c.run.seed > UINT32_MAX) {   // NumPy's generator, which the sample order follows, takes 32 bits
+      fail("run.seed", fmt::format("{} is too large to serve as data.seed, which is at most {}", c.run.seed, UINT32_MAX), "set data.seed");
     }
     d.seed = static_cast<int64_t>(c.run.seed);
   }
@@ -105,7 +105,7 @@ void check_schedule(SchedConfig& s, int64_t steps) {
   }
   const int64_t rest = steps - s.warmup_steps;
   if (!s.decay_steps) s.decay_steps = s.type == "constant" ? 0 : s.type == "wsd" ? std::min(rest, std::max<int64_t>(1, steps / 10)) : rest;
-  if (s.type == "wsd" && *s.decay_steps > rest) {
+  if (s.type != "constant" && *s.decay_steps > rest) {
     fail("sched.decay_steps",
          fmt::format("{} steps of decay do not fit between {} of warm-up and the end at {}", *s.decay_steps, s.warmup_steps, steps),
          "shorten one of them or raise run.steps");
@@ -174,6 +174,7 @@ void validate(RunConfig& c) {
   check_schedule(c.sched, c.run.steps);
   check_precision(c.precision, c);
   check_parallel(c.parallel);
+  if (c.precision.calibration_steps != 0) fail("precision.calibration_steps", "calibrated scales are not in this version", "set it to 0");
   if (c.run.device == "cuda") fail("run.device", "\"cuda\", but this build trains on the CPU", "set it to \"cpu\" or \"auto\"");
 }
 

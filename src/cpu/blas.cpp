@@ -66,14 +66,14 @@ double time_threaded_sgemm_ms(int threads, int64_t m, int64_t n, int64_t k) {
 double blas_self_test() {
   // One thread a call: the thread pool is ours, and results must not depend on the library's own split.
   openblas_set_num_threads(1);
-  const int64_t n = 384;
+  const int64_t n = 640;
   std::vector<float> a(static_cast<size_t>(n * n)), b(a.size()), c(a.size());
   for (size_t i = 0; i < a.size(); ++i) {
     a[i] = static_cast<float>(static_cast<int>(i * 37 % 17) - 8);
     b[i] = static_cast<float>(static_cast<int>(i * 53 % 13) - 6);
   }
   double best = std::numeric_limits<double>::max();
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 7; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     matmul(GemmMath::blas, n, n, n, {a.data(), n}, {b.data(), n, true}, false, c.data(), n);
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

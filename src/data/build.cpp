@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "core/error.h"
+#include "core/file_io.h"
 #include "data/indexed_dataset.h"
 #include "data/tokenizer.h"
 
@@ -95,24 +95,24 @@ class BlankLineSplitter {
   bool line_has_text_ = false, held_return_ = false;
 };
 
-int64_t each_piece(const FileDescriptor& file, const std::string& path, const std::function<void(std::string_view)>& visit) {
+int64_t each_piece(const File& file, const std::function<void(std::string_view)>& visit) {
   std::string buffer(piece_bytes, '\0');
   int64_t total = 0;
-  while (const size_t got = read_some(file, path, buffer.data(), buffer.size())) {
+  while (const size_t got = file.read_some(buffer.data(), buffer.size())) {
     visit(std::string_view(buffer).substr(0, got));
     total += static_cast<int64_t>(got);
   }
   return total;
 }
 
-int64_t read_text(const FileDescriptor& file, const std::string& path, DocumentSplit split, DocumentSink& sink) {
+int64_t read_text(const File& file, DocumentSplit split, DocumentSink& sink) {
   if (split == DocumentSplit::none) {
-    const int64_t bytes = each_piece(file, path, [&](std::string_view piece) { sink.text(piece); });
+    const int64_t bytes = each_piece(file, [&](std::string_view piece) { sink.text(piece); });
     sink.end_or_count_empty();
     return bytes;
   }
   BlankLineSplitter splitter(sink);
-  const int64_t bytes = each_piece(file, path, [&](std::string_view piece) { splitter.feed(piece); });
+  const int64_t bytes = each_piece(file, [&](std::string_view piece) { splitter.feed(piece); });
   splitter.finish();
   return bytes;
 }
@@ -138,10 +138,10 @@ std::string line_text(std::string_view line, const std::string& key, const std::
   return std::move(found->get_ref<std::string&>());
 }
 
-int64_t read_jsonl(const FileDescriptor& file, const std::string& path, const std::string& key, DocumentSink& sink) {
+int64_t read_jsonl(const File& file, const std::string& key, DocumentSink& sink) {
   std::string line;
   int64_t number = 1;
-  const auto where = [&] { return fmt::format("{}:{}", path, number); };
+  const auto where = [&] { return fmt::format("{}:{}", file.path().string(), number); };
   const auto take_line = [&] {
     if (line.empty() || line == "\r") throw Error(ExitCode::data, "an empty line", where(),
         "JSONL has one JSON object on every line; remove the line");
@@ -150,7 +150,7 @@ int64_t read_jsonl(const FileDescriptor& file, const std::string& path, const st
     line.clear();
     ++number;
   };
-  const int64_t bytes = each_piece(file, path, [&](std::string_view piece) {
+  const int64_t bytes = each_piece(file, [&](std::string_view piece) {
     while (!piece.empty()) {
       const size_t newline = piece.find('\n');
       line.append(piece.substr(0, newline));
@@ -173,14 +173,14 @@ bool is_jsonl(const std::string& path, TextFormat format) {
 BuildResult build_token_files(const BuildOptions& options) {
   // Every input is looked at before anything is written; it is opened again when its turn comes, so that many inputs need few descriptors.
   const char* const fix = "check the path given to --input";
-  for (const std::string& path : options.inputs) open_for_reading(path, fix);
+  for (const std::string& path : options.inputs) File::open_for_read(path, ExitCode::data, fix);
 
   IndexedDatasetWriter writer(options.prefix, token_type_for(ByteTokenizer::vocab_size));
   DocumentSink sink(writer, options.append_eod);
   BuildResult result;
   for (const std::string& path : options.inputs) {
-    const FileDescriptor file = open_for_reading(path, fix);
-    result.bytes_read += is_jsonl(path, options.format) ? read_jsonl(file, path, options.json_key, sink) : read_text(file, path, options.split, sink);
+    const File file = File::open_for_read(path, ExitCode::data, fix);
+    result.bytes_read += is_jsonl(path, options.format) ? read_jsonl(file, options.json_key, sink) : read_text(file, options.split, sink);
   }
   result.documents = writer.documents();
   result.tokens = writer.tokens();

@@ -26,17 +26,17 @@ T load(const unsigned char* from) {
   return value;
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& what, const char* fix = rebuild) {
-  throw Error(ExitCode::data, what, path, fix);
+[[noreturn]] void refuse(const File& file, const std::string& what, const char* fix = rebuild) {
+  throw Error(ExitCode::data, what, file.path().string(), fix);
 }
 
 // Calls visit(i, value) for the `count` little-endian values at `offset` of the file.
 template <class T, class Visit>
-void each_value(const FileDescriptor& file, const std::string& path, int64_t offset, int64_t count, Visit&& visit) {
+void each_value(const File& file, int64_t offset, int64_t count, Visit&& visit) {
   std::array<T, static_cast<size_t>(piece)> values;
   for (int64_t first = 0; first < count; first += piece) {
     const int64_t n = std::min(piece, count - first);
-    read_exactly(file, path, offset + first * static_cast<int64_t>(sizeof(T)), values.data(), static_cast<size_t>(n) * sizeof(T));
+    file.read_exact(values.data(), static_cast<size_t>(n) * sizeof(T), static_cast<uint64_t>(offset) + static_cast<uint64_t>(first) * sizeof(T));
     for (int64_t i = 0; i < n; ++i) visit(first + i, values[static_cast<size_t>(i)]);
   }
 }
@@ -63,87 +63,84 @@ TokenType token_type_for(int64_t vocab_size) { return vocab_size < 65500 ? Token
 IndexedDataset IndexedDataset::open(const std::string& prefix) {
   IndexedDataset set;
   set.prefix_ = prefix;
-  set.bin_path_ = prefix + ".bin";
   const std::string idx_path = prefix + ".idx";
-  const std::string& bin_path = set.bin_path_;
-  set.parse_index(idx_path);
-  set.bin_ = open_for_reading(bin_path, fmt::format("{} is there but its tokens are not; give the path without .idx/.bin, or build the pair again",
-      idx_path));
-  const int64_t have = file_size(set.bin_, bin_path), want = set.tokens() * octet::data::size_bytes(set.type_);
+  set.parse_index(File::open_for_read(idx_path, ExitCode::data, "give the path without .idx/.bin; 'octet data build' makes both files"));
+  set.bin_ = File::open_for_read(prefix + ".bin", ExitCode::data,
+      fmt::format("{} is there but its tokens are not; give the path without .idx/.bin, or build the pair again", idx_path));
+  const auto have = static_cast<int64_t>(set.bin_.size_bytes()), want = set.tokens() * octet::data::size_bytes(set.type_);
   if (have != want) {
-    refuse(bin_path, fmt::format("has {} bytes, but {} describes {} tokens of {} = {} bytes", have, idx_path, set.tokens(),
+    refuse(set.bin_, fmt::format("has {} bytes, but {} describes {} tokens of {} = {} bytes", have, idx_path, set.tokens(),
         octet::data::name(set.type_), want));
   }
   return set;
 }
 
-void IndexedDataset::parse_index(const std::string& path) {
-  const FileDescriptor file = open_for_reading(path, "give the path without .idx/.bin; 'octet data build' makes both files");
-  const int64_t bytes = file_size(file, path);
-  if (bytes < header_bytes) refuse(path, fmt::format("has {} bytes, too few for the {}-byte header of a token index", bytes, header_bytes));
+void IndexedDataset::parse_index(const File& file) {
+  const auto bytes = static_cast<int64_t>(file.size_bytes());
+  if (bytes < header_bytes) refuse(file, fmt::format("has {} bytes, too few for the {}-byte header of a token index", bytes, header_bytes));
   std::array<unsigned char, header_bytes> header;
-  read_exactly(file, path, 0, header.data(), header.size());
-  if (!std::equal(magic.begin(), magic.end(), header.begin())) refuse(path, "is not a Megatron token index (no MMIDIDX at its start)");
+  file.read_exact(header.data(), header.size(), 0);
+  if (!std::equal(magic.begin(), magic.end(), header.begin())) refuse(file, "is not a Megatron token index (no MMIDIDX at its start)");
   const uint64_t version = load<uint64_t>(&header[9]);
-  if (version != 1) refuse(path, fmt::format("has format version {}; only version 1 is known", version));
+  if (version != 1) refuse(file, fmt::format("has format version {}; only version 1 is known", version));
   const int code = header[17];
-  if (code == 6 || code == 7) refuse(path, fmt::format("has the floating-point dtype code {}; tokens are integers", code));
-  if (code < 1 || code > 8) refuse(path, fmt::format("has the unknown dtype code {}; 1-5 and 8 are known", code));
+  if (code == 6 || code == 7) refuse(file, fmt::format("has the floating-point dtype code {}; tokens are integers", code));
+  if (code < 1 || code > 8) refuse(file, fmt::format("has the unknown dtype code {}; 1-5 and 8 are known", code));
   type_ = static_cast<TokenType>(code);
 
   // Each count is compared with the file's size before it is multiplied or anything is allocated by it.
   const uint64_t sequences = load<uint64_t>(&header[18]), entries = load<uint64_t>(&header[26]);
   const auto body = static_cast<uint64_t>(bytes - header_bytes);
   if (sequences > body / 12 || entries > body / 8 || sequences * 12 + entries * 8 > body) {
-    refuse(path, fmt::format("is truncated: {} bytes cannot hold the {} sequences and {} document indices it announces", bytes, sequences, entries));
+    refuse(file, fmt::format("is truncated: {} bytes cannot hold the {} sequences and {} document indices it announces", bytes, sequences, entries));
   }
   const uint64_t rest = body - sequences * 12 - entries * 8;
   if (rest != 0 && rest != sequences) {
-    refuse(path, fmt::format("has {} bytes beyond the {} sequences and {} document indices it announces", rest, sequences, entries));
+    refuse(file, fmt::format("has {} bytes beyond the {} sequences and {} document indices it announces", rest, sequences, entries));
   }
   const auto s = static_cast<int64_t>(sequences), d = static_cast<int64_t>(entries);
-  parse_lengths(file, path, s);
-  parse_documents(file, path, s, d);
-  if (rest != 0) check_modes(file, path, header_bytes + 12 * s + 8 * d, s);
+  parse_lengths(file, s);
+  parse_documents(file, s, d);
+  if (rest != 0) check_modes(file, header_bytes + 12 * s + 8 * d, s);
 }
 
-void IndexedDataset::parse_lengths(const FileDescriptor& file, const std::string& path, int64_t sequences) {
+void IndexedDataset::parse_lengths(const File& file, int64_t sequences) {
   const int64_t item = octet::data::size_bytes(type_);
   const int64_t most_tokens = std::numeric_limits<int64_t>::max() / item;
   starts_.clear();
   starts_.reserve(at(sequences) + 1);
   starts_.push_back(0);
-  each_value<int32_t>(file, path, header_bytes, sequences, [&](int64_t i, int32_t length) {
-    if (length < 0) refuse(path, fmt::format("sequence {} has the negative length {}", i, length));
-    if (starts_.back() > most_tokens - length) refuse(path, fmt::format("the lengths up to sequence {} exceed 2^63 bytes", i));
+  each_value<int32_t>(file, header_bytes, sequences, [&](int64_t i, int32_t length) {
+    if (length < 0) refuse(file, fmt::format("sequence {} has the negative length {}", i, length));
+    if (starts_.back() > most_tokens - length) refuse(file, fmt::format("the lengths up to sequence {} exceed 2^63 bytes", i));
     starts_.push_back(starts_.back() + length);
   });
-  each_value<int64_t>(file, path, header_bytes + 4 * sequences, sequences, [&](int64_t i, int64_t pointer) {
+  each_value<int64_t>(file, header_bytes + 4 * sequences, sequences, [&](int64_t i, int64_t pointer) {
     const int64_t expected = starts_[at(i)] * item;
-    if (pointer != expected) refuse(path, fmt::format("sequence {} points to byte {}, but the lengths before it end at byte {}", i, pointer,
+    if (pointer != expected) refuse(file, fmt::format("sequence {} points to byte {}, but the lengths before it end at byte {}", i, pointer,
         expected));
   });
 }
 
-void IndexedDataset::parse_documents(const FileDescriptor& file, const std::string& path, int64_t sequences, int64_t entries) {
-  if (entries < 1) refuse(path, "has no document indices (the first must be 0)");
+void IndexedDataset::parse_documents(const File& file, int64_t sequences, int64_t entries) {
+  if (entries < 1) refuse(file, "has no document indices (the first must be 0)");
   document_ends_.clear();
   document_ends_.reserve(at(entries));
-  each_value<int64_t>(file, path, header_bytes + 12 * sequences, entries, [&](int64_t i, int64_t end) {
-    if (i == 0 && end != 0) refuse(path, fmt::format("the first document index is {}, not 0", end));
+  each_value<int64_t>(file, header_bytes + 12 * sequences, entries, [&](int64_t i, int64_t end) {
+    if (i == 0 && end != 0) refuse(file, fmt::format("the first document index is {}, not 0", end));
     if (i > 0 && (end < document_ends_.back() || end > sequences)) {
-      refuse(path, fmt::format("document index {} is {}, outside [{}, {}]", i, end, document_ends_.back(), sequences));
+      refuse(file, fmt::format("document index {} is {}, outside [{}, {}]", i, end, document_ends_.back(), sequences));
     }
     document_ends_.push_back(end);
   });
-  if (document_ends_.back() != sequences) refuse(path, fmt::format("the last document index is {}, but there are {} sequences",
+  if (document_ends_.back() != sequences) refuse(file, fmt::format("the last document index is {}, but there are {} sequences",
       document_ends_.back(), sequences));
 }
 
-void IndexedDataset::check_modes(const FileDescriptor& file, const std::string& path, int64_t offset, int64_t sequences) const {
-  each_value<int8_t>(file, path, offset, sequences, [&](int64_t i, int8_t mode) {
+void IndexedDataset::check_modes(const File& file, int64_t offset, int64_t sequences) const {
+  each_value<int8_t>(file, offset, sequences, [&](int64_t i, int8_t mode) {
     if (mode != 0) {
-      refuse(path, fmt::format("sequence {} has mode {} (not text); only text sequences can be read", i, static_cast<int>(mode)),
+      refuse(file, fmt::format("sequence {} has mode {} (not text); only text sequences can be read", i, static_cast<int>(mode)),
           "give a set that has text only");
     }
   });
@@ -158,7 +155,7 @@ void IndexedDataset::read_ids(int64_t position, int64_t count, int64_t* out) con
   OCTET_CHECK(count <= piece, "{} tokens at once", count);
   std::array<unsigned char, static_cast<size_t>(piece) * 8> raw;
   const int64_t item = octet::data::size_bytes(type_);
-  read_exactly(bin_, bin_path_, position * item, raw.data(), static_cast<size_t>(count * item));
+  bin_.read_exact(raw.data(), static_cast<size_t>(count * item), static_cast<uint64_t>(position * item));
   switch (type_) {
     case TokenType::u8: return widen<uint8_t>(raw.data(), count, out);
     case TokenType::i8: return widen<int8_t>(raw.data(), count, out);
@@ -219,7 +216,7 @@ void IndexedDataset::throw_bad_token(int64_t position, int64_t id, int64_t vocab
   const int64_t sequence = sequence_of(position);
   throw Error(ExitCode::data, fmt::format("sequence {}, position {}: token id {} is outside the vocabulary of {} ids", sequence,
       position - start(sequence), id, vocab_size),
-              bin_path_, "the tokens were made for another vocabulary: set vocab_size to theirs or build the files with the model's tokenizer");
+              bin_path(), "the tokens were made for another vocabulary: set vocab_size to theirs or build the files with the model's tokenizer");
 }
 
 }  // namespace octet::data

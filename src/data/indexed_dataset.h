@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/file_io.h"
+#include "data/output_file.h"
 
 namespace octet::data {
 
@@ -45,7 +45,7 @@ class IndexedDataset {
   int64_t document_end(int64_t document) const { return document_ends_[at(document + 1)]; }
   TokenType type() const { return type_; }
   const std::string& prefix() const { return prefix_; }
-  const std::string& bin_path() const { return bin_path_; }
+  const std::string& bin_path() const { return bin_.path().native(); }
 
   // tokens [offset, offset + count) of a sequence to out[count]. Ids are returned as stored (negative ones too); an int64 id
   // outside int32 is an Error (ExitCode::data). No allocation.
@@ -65,17 +65,17 @@ class IndexedDataset {
  private:
   IndexedDataset() = default;
   static size_t at(int64_t i) { return static_cast<size_t>(i); }
-  void parse_index(const std::string& path);
-  void parse_lengths(const FileDescriptor& file, const std::string& path, int64_t sequences);
-  void parse_documents(const FileDescriptor& file, const std::string& path, int64_t sequences, int64_t entries);
-  void check_modes(const FileDescriptor& file, const std::string& path, int64_t offset, int64_t sequences) const;
+  void parse_index(const File& file);
+  void parse_lengths(const File& file, int64_t sequences);
+  void parse_documents(const File& file, int64_t sequences, int64_t entries);
+  void check_modes(const File& file, int64_t offset, int64_t sequences) const;
   void read_ids(int64_t position, int64_t count, int64_t* out) const;
 
-  std::string prefix_, bin_path_;
+  std::string prefix_;
   TokenType type_ = TokenType::u16;
   std::vector<int64_t> starts_;         // [sequences + 1], tokens
   std::vector<int64_t> document_ends_;  // [documents + 1], sequences
-  FileDescriptor bin_;
+  File bin_;
 };
 
 // Writes a pair, one sequence a document, in constant memory. Both files appear under their final names only in finish(), .bin first;

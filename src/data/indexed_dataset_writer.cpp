@@ -64,7 +64,7 @@ void IndexedDatasetWriter::each_length(const std::function<void(int32_t)>& visit
   std::vector<int32_t> lengths(size_t{1} << 16);
   for (int64_t first = 0; first < documents_; first += static_cast<int64_t>(lengths.size())) {
     const auto n = static_cast<size_t>(std::min(static_cast<int64_t>(lengths.size()), documents_ - first));
-    read_exactly(lengths_.file(), prefix_ + ".lengths.tmp", first * 4, lengths.data(), n * 4);
+    lengths_.file().read_exact(lengths.data(), n * 4, static_cast<uint64_t>(first) * 4);
     for (size_t i = 0; i < n; ++i) visit(lengths[i]);
   }
 }
@@ -98,7 +98,7 @@ void IndexedDatasetWriter::finish() {
     bin_.withdraw();
     throw;
   }
-  sync_directory_of(prefix_);
+  sync_parent_directory(prefix_, ExitCode::data);
 }
 
 }  // namespace octet::data

@@ -30,7 +30,7 @@ Head::Head(Param& norm, Linear lm_head, int64_t vocab, float norm_eps, float z_c
 
 int64_t Head::chunk_rows(const Pass& pass, int64_t tokens) const {
   // A quantized head takes all tokens at once: its blocks and scales are those of the whole matrix. So does a dump, which wants one tensor.
-  if (lm_head_.recipe().quantizes() || (pass.dump && pass.dump->wants(lm_head_.module()))) return tokens;
+  if (lm_head_.recipe().quantizes() || pass.dumps(lm_head_.module())) return tokens;
   return std::min(tokens, std::max<int64_t>(128, chunk_elements / lm_head_.out_features() / 128 * 128));
 }
 

@@ -56,16 +56,21 @@ void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant) {
     if (recipe_.w_col.quantized() && !shares_bytes(recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
     if (!out.row.data.rows && !out.col.data.rows) continue;
     ops::quantize(ctx, p.weight->working, out);
-    if (ctx.planning()) continue;
-    if (out.row.data.rows) quant.count(p.site_w, recipe_.w_row.format, p.weight->shape.elements());
-    if (out.col.data.rows) quant.count(p.site_w, recipe_.w_col.format, p.weight->shape.elements());
+  }
+}
+
+void Linear::count_images(QuantRegistry& quant) const {
+  for (const Part& p : parts_) {
+    const int64_t n = p.weight->shape.elements();
+    if (recipe_.w_row.quantized()) quant.count(p.site_w, recipe_.w_row.format, n);
+    if (recipe_.w_col.quantized() && !shares_bytes(recipe_.w_row, recipe_.w_col)) quant.count(p.site_w, recipe_.w_col.format, n);
   }
 }
 
 LinearInput Linear::allocate_input(const Pass& pass, Arena& temporary, int64_t tokens) const {
   const bool kept = !recipe_.x_col.quantized();
   Tensor value;
-  if (kept || !recipe_.x_row.quantized() || (pass.dump && pass.dump->wants(module_))) value = (kept ? pass.saved : temporary).alloc(recipe_.compute, {tokens, in_});
+  if (kept || !recipe_.x_row.quantized() || pass.dumps(module_)) value = (kept ? pass.saved : temporary).alloc(recipe_.compute, {tokens, in_});
   return make_input(pass, temporary, value, tokens);
 }
 
@@ -83,7 +88,7 @@ void Linear::note_input(const Pass& pass, const LinearInput& x) const {
   const int64_t n = x.row.data.rows * in_;
   if (x.images.row.data.rows) pass.count(site_x_, recipe_.x_row, n);
   if (x.images.col.data.rows) pass.count(site_x_, recipe_.x_col, n);
-  if (!pass.dump || !pass.dump->wants(module_)) return;
+  if (!pass.writes_dump(module_)) return;
   const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/x";
   pass.dump->add(key, x.value);
   pass.dump->add_image(key + ".row", x.row);
@@ -96,7 +101,7 @@ void Linear::forward(const Pass& pass, const LinearInput& x, const Tensor& y) co
     const MatrixView out = MatrixView(y).columns(column, p.weight->shape[0]);
     const GemmTerm term{x.row, p.w_row};
     ops::gemm(pass.ctx, {&term, 1}, out, 0.0f, recipe_.accumulate[0], p.bias ? p.bias->working : Tensor{});
-    if (pass.dump && pass.dump->wants(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/y", out);
+    if (pass.writes_dump(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/y", out);
     column += p.weight->shape[0];
   }
 }
@@ -117,7 +122,7 @@ LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy) const {
       if (images.row.data.rows) pass.count(p.site_dy, recipe_.dy_row, dy_part.elements());
       if (images.col.data.rows) pass.count(p.site_dy, recipe_.dy_col, dy_part.elements());
     }
-    if (pass.dump && pass.dump->wants(module_)) {
+    if (pass.writes_dump(module_)) {
       const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/dy";
       pass.dump->add(key, dy_part);
       pass.dump->add_image(key + ".row", row);
@@ -134,7 +139,7 @@ void Linear::backward_input(const Pass& pass, const LinearGrad& dy, const Tensor
   std::vector<GemmTerm> terms;
   for (size_t i = 0; i < parts_.size(); ++i) terms.push_back({dy.row[i], parts_[i].w_col});
   ops::gemm(pass.ctx, terms, dx, 0.0f, recipe_.accumulate[1]);
-  if (pass.dump && pass.dump->wants(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/dx", dx);
+  if (pass.writes_dump(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/dx", dx);
 }
 
 void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const {
@@ -154,7 +159,8 @@ void Linear::dump_weights(Dump& dump, QuantRegistry& quant) const {
   const auto note_scale = [&](int site, const QuantSpec& spec, const std::string& site_name) {
     if (spec.quantized() && spec.scaling == Scaling::delayed) dump.delayed_scales.push_back({site_name, quant.scales()[static_cast<size_t>(site)]});
   };
-  note_scale(site_x_, recipe_.x_row, module_ + "/x");
+  const auto either = [](const QuantSpec& row, const QuantSpec& col) -> const QuantSpec& { return row.quantized() ? row : col; };
+  note_scale(site_x_, either(recipe_.x_row, recipe_.x_col), module_ + "/x");
   for (const Part& p : parts_) {
     const std::string key = module_ + "/" + p.name;
     dump.add(key + "/w", p.weight->working);
@@ -162,8 +168,8 @@ void Linear::dump_weights(Dump& dump, QuantRegistry& quant) const {
     dump.add_image(key + "/w.col", p.w_col);
     dump.add(key + "/dw", p.weight->grad);
     if (p.bias) dump.add(key + "/bias", p.bias->working);
-    note_scale(p.site_w, recipe_.w_row, key + "/w");
-    note_scale(p.site_dy, recipe_.dy_row, key + "/dy");
+    note_scale(p.site_w, either(recipe_.w_row, recipe_.w_col), key + "/w");
+    note_scale(p.site_dy, either(recipe_.dy_row, recipe_.dy_col), key + "/dy");
   }
 }
 

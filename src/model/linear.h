@@ -46,6 +46,9 @@ class Linear {
   // Quantizes the working weights; called once after each optimizer update and serves all its micro-batches.
   void refresh_images(Ctx& ctx, QuantRegistry& quant);
 
+  // Counts the images once, as a step that uses them does.
+  void count_images(QuantRegistry& quant) const;
+
   // Memory for an input of T tokens: what backward needs comes from pass.saved, the rest from temporary.
   LinearInput allocate_input(const Pass& pass, Arena& temporary, int64_t tokens) const;
   // The same for an input that already exists as `value` and is kept by the caller for as long as backward needs it.

@@ -140,6 +140,10 @@ void Model::refresh_images(Ctx& ctx, QuantRegistry& quant) {
   for (Linear* l : linears()) l->refresh_images(ctx, quant);
 }
 
+void Model::count_images(QuantRegistry& quant) const {
+  for (const Linear* l : linears()) l->count_images(quant);
+}
+
 void Model::zero_gradients(Ctx& ctx) {
   for (const auto& p : params_) ops::zero(ctx, p->grad);
 }

@@ -43,6 +43,8 @@ class Model {
   // Images alone, after the optimizer has written the working copies.
   void refresh_images(Ctx& ctx, QuantRegistry& quant);
 
+  void count_images(QuantRegistry& quant) const;
+
   void zero_gradients(Ctx& ctx);
   // grad_scale: 1 / (valid tokens of the global batch).
   Loss train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale);

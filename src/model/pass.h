@@ -23,6 +23,9 @@ struct Pass {
   void count(int site, const QuantSpec& spec, int64_t elements) const {
     if (statistics && !ctx.planning() && spec.quantized()) quant.count(site, spec.format, elements);
   }
+  // Whether this pass collects the module's tensors (memory for them is planned), and whether there is data to collect now.
+  bool dumps(const std::string& module) const { return dump && dump->wants(module); }
+  bool writes_dump(const std::string& module) const { return dumps(module) && !ctx.planning(); }
   // The same traversal while recomputing: results are identical, nothing is counted or dumped twice, and memory is temporary.
   Pass recomputing() const {
     Pass p{ctx, quant, ctx.scratch(), false, nullptr, micro_batch, first_row};

@@ -13,7 +13,8 @@ GradientNorm gradient_norm(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& 
   double total = 0;
   for (const auto& p : params) {
     const double squares = ops::sum_squares(ctx, p->grad);
-    if (!std::isfinite(squares) && g.first_nonfinite.empty()) g.first_nonfinite = p->name;
+    // Gradients flow from the last parameter to the first: the last one listed was hit first.
+    if (!std::isfinite(squares)) g.first_nonfinite = p->name;
     total += squares;
   }
   g.norm = std::sqrt(total);

@@ -12,7 +12,7 @@ namespace octet {
 
 struct GradientNorm {
   double norm = 0;               // Euclidean norm over all gradients, before clipping; NaN or Inf when one of them is
-  std::string first_nonfinite;   // name of the first parameter with a non-finite gradient
+  std::string first_nonfinite;   // parameter whose gradient was the first to be non-finite in the backward pass
 };
 
 GradientNorm gradient_norm(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params);

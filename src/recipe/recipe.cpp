@@ -134,6 +134,26 @@ void apply_options(Recipe& r, const PrecisionConfig& p) {
   if (p.wgrad == "bf16") r.dy_col.format = r.x_col.format = r.compute;
 }
 
+// Options that were given and change nothing: said once, never silently dropped.
+void note_unused_options(Recipe& r, const PrecisionConfig& p) {
+  const auto unused = [&](bool given, const char* key, const char* why) {
+    if (given) r.notes.push_back(fmt::format("precision.{} has no effect on recipe {}: {}", key, r.name, why));
+  };
+  const bool formats_fixed = r.name == "fp32" || r.name == "bf16" || r.name == "custom";
+  unused(!p.format.empty() && formats_fixed, "format", r.name == "custom" ? "each operand names its own" : "nothing is quantized");
+  unused(p.margin != 0 && !r.delayed(), "margin", "it belongs to delayed scaling");
+  unused(p.pow2_scales.has_value() && r.name == "mxfp8", "pow2_scales", "E8M0 scales are powers of two");
+  unused(p.amax_compute_algo != "max" && !r.delayed(), "amax_compute_algo", "it belongs to delayed scaling");
+  unused(p.amax_epsilon.has_value() && r.name == "delayed", "amax_epsilon", "its scales come from a history");
+  if (r.quantizes()) return;
+  const char* none = "nothing is quantized";
+  unused(p.pow2_scales.has_value(), "pow2_scales", none);
+  unused(p.amax_epsilon.has_value(), "amax_epsilon", none);
+  unused(!p.accumulate.fprop.empty() || !p.accumulate.dgrad.empty() || !p.accumulate.wgrad.empty(), "accumulate", none);
+  unused(p.dgrad == "bf16", "dgrad", none);
+  unused(p.wgrad == "bf16", "wgrad", none);
+}
+
 void check(const Recipe& r) {
   const std::string where = "precision (recipe " + r.name + ")";
   if (r.x_row.format == Dtype::e5m2 && r.w_row.format == Dtype::e5m2) {
@@ -196,6 +216,7 @@ Recipe make_recipe(const std::string& name, const PrecisionConfig& p) {
   const bool hybrid = p.format.empty() ? per_tensor : p.format == "hybrid";
   Recipe r = name == "custom" ? custom_recipe(p) : named(name, hybrid);
   apply_options(r, p);
+  note_unused_options(r, p);
   check(r);
   return r;
 }

@@ -160,10 +160,11 @@ void note_confounders(const Group& group, std::vector<std::string>& notes) {
   if (!keys.empty()) notes.push_back(fmt::format("{}: differs from its baseline in {}, so the gap is not the recipe's alone", group.label, keys));
 }
 
-void note_run(const RunMetrics& run, const RunMetrics& baseline, std::vector<std::string>& notes) {
-  const int64_t have = run.train.empty() ? 0 : run.train.back().tokens, full = baseline.train.empty() ? 0 : baseline.train.back().tokens;
+void note_run(const RunMetrics& run, const RunMetrics& baseline, int64_t tokens, std::vector<std::string>& notes) {
+  const int64_t have = last_tokens(run), full = last_tokens(baseline);
   if (have != full) {
-    notes.push_back(fmt::format("{}: ends at {} tokens, its baseline {} at {}; compared over what both have", run.name, have, baseline.name, full));
+    notes.push_back(fmt::format("{}: ends at {} tokens, its baseline {} at {}; compared at {} tokens, which both have", run.name, have,
+                                baseline.name, full, tokens));
   }
   double elements = 0;
   for (const auto& item : run.quantized) elements += item.second;
@@ -217,7 +218,7 @@ Group make_group(const Candidates& candidates, const Runs& baselines, const Comp
   for (const auto& [run, baseline] : pairs) {
     group.pairs.push_back(compare_pair(*run, *baseline, group.measure, options.divergence_percent));
     gaps.push_back(relative_difference_percent(smoothed(*run, &TrainPoint::loss), smoothed(*baseline, &TrainPoint::loss)));
-    note_run(*run, *baseline, notes);
+    note_run(*run, *baseline, group.pairs.back().tokens, notes);
   }
   group.config_differences = differences(*pairs.front().first, *pairs.front().second);
   note_confounders(group, notes);
@@ -230,7 +231,7 @@ Group make_group(const Candidates& candidates, const Runs& baselines, const Comp
   return group;
 }
 
-Twins make_twins(const std::vector<RunMetrics>& runs, const Runs& baselines, const CompareOptions& options) {
+Twins make_twins(const std::vector<RunMetrics>& runs, const Runs& baselines, const CompareOptions& options, std::vector<std::string>& notes) {
   Twins twins;
   std::vector<std::pair<const RunMetrics*, const RunMetrics*>> pairs;
   for (const RunMetrics& run : runs) {
@@ -246,6 +247,7 @@ Twins make_twins(const std::vector<RunMetrics>& runs, const Runs& baselines, con
   for (const auto& [run, baseline] : pairs) {
     twins.pairs.push_back(compare_pair(*run, *baseline, twins.measure, options.divergence_percent));
     gaps.push_back(twins.pairs.back().gap_percent);
+    if (const auto& failure = twins.pairs.back().failure; !failure.empty()) notes.push_back(fmt::format("{} (twin): {}", run->name, failure));
     twins.max_gap_percent = std::max(twins.max_gap_percent, std::abs(gaps.back()));
     twins.max_abs_curve_percent = std::fmax(twins.max_abs_curve_percent, twins.pairs.back().max_abs_gap_percent);
   }
@@ -289,7 +291,7 @@ Comparison compare(CompareInput input, const CompareOptions& options) {
   }
   Runs paired;
   for (const Candidates& group : group_by_recipe(candidates)) out.groups.push_back(make_group(group, baselines, options, out.notes, paired));
-  if (!input.twins.empty()) out.twins = make_twins(input.twins, baselines, options);
+  if (!input.twins.empty()) out.twins = make_twins(input.twins, baselines, options, out.notes);
 
   out.baseline.label = group_by_recipe(baselines).front().label;
   std::vector<double> losses, speeds;
@@ -302,6 +304,7 @@ Comparison compare(CompareInput input, const CompareOptions& options) {
   for (const RunMetrics* run : baselines) {
     out.baseline.names.push_back(run->name);
     speeds.push_back(median_tokens_per_s(*run));
+    if (const std::string end = bad_end(*run); !end.empty()) out.notes.push_back(fmt::format("{} (a baseline): {}", run->name, end));
     if (!out.groups.empty() && std::find(paired.begin(), paired.end(), run) == paired.end()) {
       out.notes.push_back(fmt::format("{}: a baseline ({}) that no run is paired with", run->name, seed_text(*run)));
     }

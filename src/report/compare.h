@@ -4,7 +4,8 @@
 // Final loss: the last validation record at a token count both runs have; when a run of the group has none, the mean of the
 // smoothing window's training losses (curves.h) that ends at the last token count both runs reach.
 // Gap of a pair: 100 * (loss - baseline loss) / baseline loss. Gap of a group: mean over its pairs, with the 95 % interval of
-// Student's t. Source of the method: one-sided confidence-interval non-inferiority test with a fixed margin (ICH E9, section 3.3.2).
+// Student's t. A run that did not end well (failure of a Pair) has no gap that could be believed: it counts as infinite.
+// Source of the method: one-sided confidence-interval non-inferiority test with a fixed margin (ICH E9, section 3.3.2).
 #pragma once
 #include <map>
 #include <optional>
@@ -40,7 +41,8 @@ struct Pair {
   std::optional<uint64_t> seed;
   int64_t tokens = 0;                      // where the final losses were taken
   double loss = 0, baseline_loss = 0;      // loss is NaN when the run diverged
-  double gap_percent = 0;                  // +infinity when the run diverged
+  double gap_percent = 0;                  // +infinity with a failure
+  std::string failure;                     // why the run cannot pass, in words: it ended early, badly or diverged; empty: it can
   double max_abs_gap_percent = 0;          // over the run, of the smoothed training losses; NaN without a common range
   std::optional<double> grad_norm_ratio;   // median over common steps of run / baseline
   std::optional<double> throughput_ratio;  // of the medians of tokens/s without the first steps
@@ -57,7 +59,7 @@ struct Group {
   std::string label;
   Measure measure = Measure::validation;
   std::vector<Pair> pairs;
-  double gap_percent = 0;  // +infinity when a run diverged
+  double gap_percent = 0;  // +infinity when a pair has a failure
   std::optional<double> lower_percent, upper_percent;
   std::optional<double> stddev_percent;  // over pairs
   Verdict verdict = Verdict::single_pair;
@@ -71,6 +73,9 @@ struct Group {
   std::map<std::string, std::pair<std::string, std::string>> config_differences;  // key -> (baseline's, the group's), first pair
   GroupCurves curves;
 
+  // The failures of its pairs, each with the run's name where there are several pairs; empty without any.
+  std::string failure() const;
+  bool diverged() const;  // a run's final loss is not finite
   // What --max-gap tests: the upper bound, or the gap where there is no interval.
   double bound_percent() const { return upper_percent.value_or(gap_percent); }
 };
@@ -117,6 +122,13 @@ Judgement judge(const std::vector<double>& gaps_percent, double margin_percent);
 
 // Pairs one run with one baseline. With Measure::validation both need validation records at a common token count.
 Pair compare_pair(const RunMetrics& run, const RunMetrics& baseline, Measure measure, double divergence_percent);
+// Why the end of a run is not to be trusted ("last step was skipped: non-finite values"); empty when it is.
+std::string bad_end(const RunMetrics& run);
+// Why a run is shorter than its baseline ("ended at N of M tokens"); empty when it is at most one step short. Where the
+// metrics do not hold every step (a CSV), a step is what lies between their rows (the median).
+std::string short_end(const RunMetrics& run, const RunMetrics& baseline);
+// Where the training of a run ended: its last train record, without any its last validation.
+int64_t last_tokens(const RunMetrics& run);
 // The last token count at which both runs have a validation record.
 std::optional<int64_t> last_common_validation(const RunMetrics& a, const RunMetrics& b);
 

@@ -1,12 +1,8 @@
 #include "report/compare_command.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fmt/format.h>
-#include <fstream>
-#include <unistd.h>
 
+#include "core/file_io.h"
 #include "report/compare_output.h"
 #include "report/html.h"
 #include "report/svg.h"
@@ -59,21 +55,7 @@ void check_outputs(const CompareRequest& request, const CompareInput& input) {
 }
 
 void write_file(const fs::path& path, const std::string& text) {
-  if (path.empty()) return;
-  fs::path partial = path;
-  partial += fmt::format(".partial.{}", ::getpid());
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-  if (!file)
-    throw Error(ExitCode::config, fmt::format("cannot create the report: {}", std::strerror(errno)), path.string(), "choose a writable directory");
-  file << text << std::flush;
-  file.close();
-  std::error_code error;
-  if (file) fs::rename(partial, path, error);
-  if (!file || error) {
-    std::error_code ignored;
-    fs::remove(partial, ignored);
-    throw Error(ExitCode::checkpoint, "cannot write the report", path.string(), "free disk space or choose another name");
-  }
+  if (!path.empty()) write_file_atomic(path, text, ExitCode::config);
 }
 
 }  // namespace

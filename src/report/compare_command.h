@@ -17,8 +17,8 @@ struct CompareRequest {
 
 // All inputs are read and compared before anything is printed or written. A run named among the baselines or twins too is dropped from
 // `runs`. Returns ok, or verdict_no when max_gap_percent is given and a group is not below it.
-// Throws what read_run() and compare() do; Error(config) for an output that is an input or cannot be created, Error(checkpoint)
-// when it cannot be written whole. Each report appears under its name only when it is complete.
+// Throws what read_run() and compare() do; Error(config) for an output that is an input or cannot be written, Error(checkpoint)
+// on a full disk. Each report appears under its name only when it is complete.
 ExitCode run_comparison(const CompareRequest& request, std::ostream& out);
 
 }  // namespace octet::report

@@ -1,5 +1,6 @@
 #include "report/compare_output.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 
@@ -23,7 +24,8 @@ json to_json(const Pair& p) {
           {"loss", number(p.loss)},
           {"baseline_loss", number(p.baseline_loss)},
           {"gap_percent", number(p.gap_percent)},
-          {"diverged", !std::isfinite(p.gap_percent)},
+          {"diverged", !std::isfinite(p.loss)},
+          {"failure", p.failure.empty() ? json(nullptr) : json(p.failure)},
           {"max_abs_gap_percent", number(p.max_abs_gap_percent)},
           {"grad_norm_ratio", number(p.grad_norm_ratio)},
           {"throughput_ratio", number(p.throughput_ratio)},
@@ -39,11 +41,13 @@ json to_json(const std::vector<Pair>& pairs) {
 json to_json(const Group& g) {
   json differences = json::object();
   for (const auto& [key, values] : g.config_differences) differences[key] = {{"baseline", values.first}, {"run", values.second}};
+  const std::string failure = g.failure();
   return {{"label", g.label},
           {"measure", measure_name(g.measure)},
           {"verdict", verdict_name(g.verdict)},
           {"gap_percent", number(g.gap_percent)},
-          {"diverged", !std::isfinite(g.gap_percent)},
+          {"diverged", g.diverged()},
+          {"failure", failure.empty() ? json(nullptr) : json(failure)},
           {"lower_percent", number(g.lower_percent)},
           {"upper_percent", number(g.upper_percent)},
           {"stddev_percent", number(g.stddev_percent)},
@@ -91,13 +95,13 @@ std::string table_text(const Comparison& c) {
   table.add_row({c.baseline.label + " (baseline)", std::to_string(c.baseline.names.size()), loss_text(c.baseline.loss), "-", "-", "-", "1.000", "-",
                  "1.000", std::to_string(c.baseline.skipped_steps), std::to_string(c.baseline.non_finite_steps)});
   for (const Group& g : c.groups) {
-    table.add_row({g.label, std::to_string(g.pairs.size()), loss_text(g.loss), percent_text(g.gap_percent), interval_text(g), verdict_name(g.verdict),
+    table.add_row({g.label, std::to_string(g.pairs.size()), loss_text(g.loss), gap_text(g), interval_text(g), verdict_text(g),
                    ratio_text(g.grad_norm_ratio), divergence_text(g.divergence), ratio_text(g.throughput_ratio), std::to_string(g.skipped_steps),
                    std::to_string(g.non_finite_steps)});
   }
   if (c.twins) {
     for (const Pair& p : c.twins->pairs) {
-      table.add_row({p.run + " (twin)", "1", loss_text(p.loss), percent_text(p.gap_percent), "-", "-", ratio_text(p.grad_norm_ratio),
+      table.add_row({p.run + " (twin)", "1", loss_text(p.loss), gap_text(p), "-", "-", ratio_text(p.grad_norm_ratio),
                      divergence_text(p.divergence), ratio_text(p.throughput_ratio), "-", "-"});
     }
   }
@@ -107,6 +111,18 @@ std::string table_text(const Comparison& c) {
 }  // namespace
 
 std::string percent_text(std::optional<double> percent) { return percent ? signed_percent(*percent) : "-"; }
+
+std::string gap_text(const Pair& p) { return std::isfinite(p.gap_percent) ? percent_text(p.gap_percent) : std::isfinite(p.loss) ? "-" : "diverged"; }
+
+std::string gap_text(const Group& g) { return std::isfinite(g.gap_percent) ? percent_text(g.gap_percent) : g.diverged() ? "diverged" : "-"; }
+
+std::string verdict_text(const Group& g) {
+  const auto failed = [](const Pair& p) { return !p.failure.empty(); };
+  const auto n = std::count_if(g.pairs.begin(), g.pairs.end(), failed);
+  if (n == 0) return verdict_name(g.verdict);
+  const std::string more = n == 1 ? std::string() : fmt::format(" (and {} more)", n - 1);
+  return fmt::format("{}: {}{}", verdict_name(g.verdict), std::find_if(g.pairs.begin(), g.pairs.end(), failed)->failure, more);
+}
 
 std::string ratio_text(std::optional<double> ratio) { return ratio ? fmt::format("{:.3f}", *ratio) : "-"; }
 
@@ -120,8 +136,9 @@ std::string verdict_sentence(const Group& g, const Comparison& c) {
   const std::string& base = c.baseline.label;
   const double margin = c.options.margin_percent;
   std::string line = fmt::format("{}: {} -- ", g.label, verdict_name(g.verdict));
-  if (!std::isfinite(g.gap_percent))
-    return line + fmt::format("a run diverged: its final loss is not a finite number, {}'s is {:.4f}", base, c.baseline.loss);
+  const std::string max_gap =
+      g.within_max_gap ? fmt::format("; --max-gap {:g}: {}", *c.options.max_gap_percent, *g.within_max_gap ? "yes" : "no") : std::string();
+  if (const std::string failure = g.failure(); !failure.empty()) return line + failure + max_gap;
   line += fmt::format("final loss {} vs {}", signed_percent(g.gap_percent), base);
   if (g.lower_percent) line += fmt::format(" (95 % interval {:+.3f} to {:+.3f} %, {} seeds)", *g.lower_percent, *g.upper_percent, g.pairs.size());
   switch (g.verdict) {
@@ -135,8 +152,7 @@ std::string verdict_sentence(const Group& g, const Comparison& c) {
       break;
   }
   if (g.measure == Measure::training) line += " [smoothed training loss: no common validation]";
-  if (g.within_max_gap) line += fmt::format("; --max-gap {:g}: {}", *c.options.max_gap_percent, *g.within_max_gap ? "yes" : "no");
-  return line;
+  return line + max_gap;
 }
 
 std::string twins_sentence(const Twins& t) {
@@ -163,7 +179,8 @@ std::vector<std::string> method_notes(const Comparison& c) {
                   "pairs is their mean, with the 95 % interval of Student's t.",
                   c.baseline.label));
   notes.push_back(fmt::format(
-      "Pass: the whole interval lies below the margin of {:g} %. Fail: the whole interval lies above it, or a run diverged. Else inconclusive: "
+      "Pass: the whole interval lies below the margin of {:g} %. Fail: the whole interval lies above it, or a run diverged, ended before its "
+      "baseline or with non-finite or skipped steps. Else inconclusive: "
       "the number of further seeds is the one at which the interval would clear the margin if mean and spread stay as they are.",
       c.options.margin_percent));
   notes.push_back(fmt::format(

@@ -10,6 +10,11 @@ namespace octet::report {
 
 // "+0.031 %"; "diverged" when infinite; "-" when absent.
 std::string percent_text(std::optional<double> percent);
+// The gap of a pair or group; "diverged" or "-" where a failure leaves none.
+std::string gap_text(const Pair& pair);
+std::string gap_text(const Group& group);
+// "pass", or "fail: " and the first failure.
+std::string verdict_text(const Group& group);
 // "0.998", "-" when absent.
 std::string ratio_text(std::optional<double> ratio);
 // "[-0.010, +0.072] %" or "-".
@@ -26,7 +31,7 @@ std::vector<std::string> method_notes(const Comparison& comparison);
 // Table, sentences, elements quantized, notes. Names are made safe for a terminal.
 std::string to_text(const Comparison& comparison);
 
-// Every number of the table and the pairs; not-finite numbers are null beside "diverged": true. docs/reference/compare.md lists the keys.
+// Every number of the table and the pairs; not-finite numbers are null, and "failure" says why. docs/reference/compare.md lists the keys.
 nlohmann::json to_json(const Comparison& comparison);
 
 }  // namespace octet::report

@@ -101,9 +101,9 @@ std::string main_table(const Comparison& c) {
                   {std::to_string(c.baseline.non_finite_steps)}});
   for (const Group& g : c.groups) {
     rows.push_back({{g.label},
-                    {verdict_name(g.verdict), verdict_class(g.verdict)},
+                    {verdict_text(g), verdict_class(g.verdict)},
                     {loss_text(g.loss)},
-                    {percent_text(g.gap_percent)},
+                    {gap_text(g)},
                     {interval_text(g)},
                     {std::to_string(g.pairs.size())},
                     {ratio_text(g.grad_norm_ratio)},
@@ -126,7 +126,7 @@ std::string pairs_table(const Comparison& c) {
                     {human_count(static_cast<double>(p.tokens))},
                     {loss_text(p.loss)},
                     {loss_text(p.baseline_loss)},
-                    {percent_text(p.gap_percent)}});
+                    {p.failure.empty() ? gap_text(p) : p.failure}});
   };
   for (const Group& g : c.groups) {
     for (const Pair& p : g.pairs) add(g.label, p);

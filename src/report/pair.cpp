@@ -14,10 +14,6 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-int64_t last_tokens(const RunMetrics& run) {
-  return std::max(run.train.empty() ? 0 : run.train.back().tokens, run.valid.empty() ? 0 : run.valid.back().tokens);
-}
-
 // A run whose last training loss is not finite, with no finite validation at or after it.
 bool diverged(const RunMetrics& run) {
   if (run.train.empty() || std::isfinite(run.train.back().loss)) return false;
@@ -64,7 +60,42 @@ std::optional<Divergence> first_divergence(const Curve& gap, const RunMetrics& r
   return Divergence{it->step, tokens};
 }
 
+// Tokens between two rows.
+double row_tokens(const RunMetrics& run) {
+  std::vector<double> spaces;
+  for (size_t i = 1; i < run.train.size(); ++i) spaces.push_back(static_cast<double>(run.train[i].tokens - run.train[i - 1].tokens));
+  return spaces.empty() ? static_cast<double>(run.tokens_per_step.value_or(0)) : stats::median(spaces);
+}
+
+void add_reason(std::string& text, const std::string& reason) {
+  if (!reason.empty()) text += (text.empty() ? "" : "; ") + reason;
+}
+
 }  // namespace
+
+int64_t last_tokens(const RunMetrics& run) {
+  if (!run.train.empty()) return run.train.back().tokens;
+  return run.valid.empty() ? 0 : run.valid.back().tokens;
+}
+
+std::string bad_end(const RunMetrics& run) {
+  int64_t bad = 0;
+  bool skipped = false;
+  for (auto it = run.train.rbegin(); it != run.train.rend() && (it->skipped || it->non_finite || !std::isfinite(it->loss)); ++it) {
+    ++bad;
+    skipped = skipped || it->skipped;
+  }
+  if (bad == 0) return run.non_finite_after_end ? "the step after the last one recorded had non-finite values" : "";
+  const std::string steps = bad == 1 ? "last step" : fmt::format("last {} steps", bad);
+  if (!skipped) return steps + " had non-finite values";
+  return fmt::format("{} {} skipped: non-finite values", steps, bad == 1 ? "was" : "were");
+}
+
+std::string short_end(const RunMetrics& run, const RunMetrics& baseline) {
+  const int64_t have = last_tokens(run), full = last_tokens(baseline);
+  const double step = std::fmax(row_tokens(run), row_tokens(baseline));
+  return static_cast<double>(full) - static_cast<double>(have) > step ? fmt::format("ended at {} of {} tokens", have, full) : "";
+}
 
 double median_tokens_per_s(const RunMetrics& run) {
   std::vector<double> speeds;
@@ -105,7 +136,10 @@ Pair compare_pair(const RunMetrics& run, const RunMetrics& baseline, Measure mea
   }
   if (diverged(run)) pair.loss = kNan;
   const double gap = 100 * (pair.loss - pair.baseline_loss) / pair.baseline_loss;
-  pair.gap_percent = std::isfinite(gap) ? gap : kInfinity;
+  if (!std::isfinite(gap)) pair.failure = "final loss is not a finite number";
+  add_reason(pair.failure, bad_end(run));
+  add_reason(pair.failure, short_end(run, baseline));
+  pair.gap_percent = pair.failure.empty() ? gap : kInfinity;
   const Curve curve = relative_difference_percent(smoothed(run, &TrainPoint::loss), smoothed(baseline, &TrainPoint::loss));
   pair.max_abs_gap_percent = kNan;
   for (double y : curve.y) {
@@ -140,6 +174,18 @@ Judgement judge(const std::vector<double>& gaps, double margin) {
     if (const auto need = stats::pairs_to_resolve(*j.stddev_percent, std::abs(margin - j.gap_percent), have)) j.more_seeds = *need - have;
   }
   return j;
+}
+
+std::string Group::failure() const {
+  std::string text;
+  for (const Pair& pair : pairs) {
+    if (!pair.failure.empty()) add_reason(text, pairs.size() > 1 ? pair.run + ": " + pair.failure : pair.failure);
+  }
+  return text;
+}
+
+bool Group::diverged() const {
+  return std::any_of(pairs.begin(), pairs.end(), [](const Pair& p) { return !std::isfinite(p.loss); });
 }
 
 const char* verdict_name(Verdict verdict) {

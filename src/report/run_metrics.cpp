@@ -108,6 +108,7 @@ class Collector {
   // Gives validations their tokens, sorts them, marks non-finite steps and checks that tokens grow with steps.
   void finish(const std::string& where) {
     for (auto& point : run_.train) point.non_finite = point.non_finite || non_finite_.contains(point.step);
+    run_.non_finite_after_end = !run_.train.empty() && !non_finite_.empty() && *non_finite_.rbegin() > run_.train.back().step;
     for (auto& point : run_.valid) {
       if (point.tokens < 0) point.tokens = tokens_at(point.step, where);
     }
@@ -135,12 +136,20 @@ class Collector {
     p.lr = number_of(line, "lr", false, where);
     p.tokens_per_s = number_of(line, "tokens_per_s", false, where);
     p.step_ms = number_of(line, "step_ms", false, where);
-    const auto list = line.find("nonfinite");
-    p.non_finite = !std::isfinite(p.loss) || (list != line.end() && list->is_array() && !list->empty());
+    const bool null_norm = line.contains("grad_norm") && !std::isfinite(p.grad_norm);
+    p.non_finite = !std::isfinite(p.loss) || null_norm || names_a_value(line);
     const auto skipped = line.find("skipped");
     if (skipped != line.end() && !skipped->is_boolean()) bad(where, "\"skipped\" is neither true nor false", "repair or remove the line");
     p.skipped = skipped != line.end() && skipped->get<bool>();
     add(p);
+  }
+
+  // Speeds say nothing about the training: a step too short to time is not a bad step.
+  static bool names_a_value(const json& line) {
+    const auto list = line.find("nonfinite");
+    if (list == line.end() || !list->is_array()) return false;
+    const std::set<std::string> speeds{"tokens_per_s", "step_ms", "mfu", "mfu_causal"};
+    return std::any_of(list->begin(), list->end(), [&](const json& key) { return !key.is_string() || !speeds.contains(key.get<std::string>()); });
   }
 
   void add_valid(const json& line, const std::string& where) {
@@ -253,8 +262,18 @@ std::vector<std::string> split_csv(std::string line) {
 template <class T>
 T csv_number(const std::string& cell, const std::string& column, const std::string& where) {
   T value{};
-  const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
-  if (error != std::errc() || end != cell.data() + cell.size()) {
+  const char* const last = cell.data() + cell.size();
+  const auto [end, error] = std::from_chars(cell.data(), last, value);
+  bool good = error == std::errc() && end == last;
+  if constexpr (std::is_integral_v<T>) {
+    double real = 0;  // spreadsheets and Python write 10 as 10.0 or 1e1
+    const auto [real_end, real_error] = std::from_chars(cell.data(), last, real);
+    if (!good && real_error == std::errc() && real_end == last && std::isfinite(real) && real == std::trunc(real)) {
+      good = true;
+      value = real >= 0 && real < static_cast<double>(kMaxTokens) ? static_cast<T>(real) : T{-1};  // exact; -1 is refused below
+    }
+  }
+  if (!good) {
     bad(where, fmt::format("column {} holds '{}', not a {}number", column, cell.substr(0, 40), std::is_integral_v<T> ? "whole " : ""),
         "repair the row");
   }
@@ -306,7 +325,10 @@ void read_csv(const fs::path& path, RunMetrics& run) {
                         : column == "step_ms"   ? p.step_ms
                                                 : p.tokens_per_s;
         field = csv_number<double>(cells[i], column, reader.where());
-        if (!std::isfinite(field)) field = kNan, p.non_finite = true;
+        if (!std::isfinite(field)) {
+          field = kNan;
+          p.non_finite = p.non_finite || (column != "tokens_per_s" && column != "step_ms");
+        }
       }
     }
     collector.add(p);

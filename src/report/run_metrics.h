@@ -15,7 +15,7 @@ namespace octet::report {
 struct TrainPoint {
   int64_t step = 0, tokens = 0;
   double loss = 0, grad_norm = 0, lr = 0, tokens_per_s = 0, step_ms = 0;
-  bool non_finite = false;  // a number of the step was NaN or infinite, or an event "nonfinite" names it
+  bool non_finite = false;  // a number of the step (speeds aside) was NaN or infinite, or an event "nonfinite" names it
   bool skipped = false;     // the optimizer update was skipped
 };
 
@@ -34,6 +34,7 @@ struct RunMetrics {
   nlohmann::json config;                     // resolved config; null when there is none
   std::vector<TrainPoint> train;             // steps and tokens strictly increase
   std::vector<ValidPoint> valid;
+  bool non_finite_after_end = false;         // an event "nonfinite" names a step after the last train line
   std::map<std::string, double> quantized;  // "role.format" or "role/format" -> elements, from the last event "summary"
   int64_t resumes = 0;                      // times the step counter went back
   std::vector<std::string> notes;           // what the reader passed over
@@ -45,6 +46,7 @@ struct RunMetrics {
 // Where the step counter goes back (a resume), the steps of the earlier life from there on are dropped: the later line counts.
 // A torn last line of metrics.jsonl (no newline, not JSON) is passed over with a note.
 // A CSV has a header row; the columns step, tokens, loss must be there, grad_norm, lr, tokens_per_s, step_ms may be.
+// Whole numbers of a CSV may be written as 10, 10.0 or 1e1.
 // Throws Error(config) for a directory without metrics.jsonl, Error(data) for anything else that cannot be used.
 RunMetrics read_run(const std::filesystem::path& path);
 

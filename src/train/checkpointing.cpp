@@ -130,7 +130,7 @@ std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
   } else if (c.state().contains("fp8")) {
     notes.push_back("this recipe keeps no amax history: the checkpoint's is dropped");
   }
-  engine.weights_loaded();
+  engine.weights_loaded(c.step());
   return notes;
 }
 

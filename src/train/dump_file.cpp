@@ -39,7 +39,8 @@ std::optional<DumpRequest> parse_dump_request(const std::string& text) {
   return r;
 }
 
-std::filesystem::path write_dump(const std::filesystem::path& run_dir, const Dump& dump, int64_t step, int64_t micro_batches, const std::string& recipe, bool shared_head) {
+std::filesystem::path write_dump(const std::filesystem::path& run_dir, const Dump& dump, int64_t step, int64_t micro_batches, const std::string& recipe,
+                                 const std::string& gemm, bool shared_head) {
   nlohmann::json specs = nlohmann::json::object(), delayed = nlohmann::json::object(), shared = nlohmann::json::array();
   for (const auto& m : dump.specs) {
     specs[m.module] = {{"x.row", spec_json(m.x_row)}, {"x.col", spec_json(m.x_col)},   {"w.row", spec_json(m.w_row)},
@@ -47,7 +48,7 @@ std::filesystem::path write_dump(const std::filesystem::path& run_dir, const Dum
     if (m.module == "head" && shared_head) shared.push_back("head/lm_head");
   }
   for (const auto& d : dump.delayed_scales) delayed[d.site] = {{"scale", d.scale}};
-  const nlohmann::json about = {{"step", step}, {"recipe", recipe}, {"micro_batches", micro_batches}, {"specs", specs}, {"delayed", delayed}, {"shared_grads", shared}};
+  const nlohmann::json about = {{"step", step}, {"recipe", recipe}, {"gemm", gemm}, {"micro_batches", micro_batches}, {"specs", specs}, {"delayed", delayed}, {"shared_grads", shared}};
 
   std::vector<TensorBytes> tensors;
   for (const auto& e : dump.entries) tensors.push_back({e.name, e.dtype, e.shape, e.bytes.data()});

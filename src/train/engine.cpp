@@ -21,24 +21,30 @@ TokenBatch token_batch(const data::MicroBatch& b, bool document_mask) {
 
 }  // namespace
 
-Engine::Engine(const RunConfig& config, Memory memory) : config_(config), math_(gemm_math(config.run.cpu_gemm)), pool_(static_cast<int>(config.run.threads)) {
+Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_modules) : config_(config), math_(gemm_math(config.run.cpu_gemm)), pool_(static_cast<int>(config.run.threads)) {
   quant_.set_history(config_.precision.amax_history_len.value_or(1024), config_.precision.amax_compute_algo == "most_recent");
   model_ = std::make_unique<Model>(config_, quant_);
-  plan();
+  plan(dump_modules);
   if (memory != Memory::plan_only) allocate(memory == Memory::poisoned);
 }
 
-void Engine::plan() {
+void Engine::plan(const std::string& dump_modules) {
   Arena parameters, images, activations, scratch;
   model_->allocate_parameters(parameters);
   model_->allocate_images(images);
-  Ctx ctx = context(scratch);
+  Ctx ctx = context(scratch, 0);
   model_->refresh_weights(ctx, quant_);
   const int64_t tokens = config_.batch.micro * config_.data.seq_len;
   const auto ids = [&] { return Tensor{nullptr, Dtype::i32, {tokens}}; };
   const TokenBatch batch{config_.data.seq_len, ids(), ids(), ids(), config_.data.document_mask ? ids() : Tensor{}};
   Pass pass{ctx, quant_, activations};
   model_->train_micro_batch(pass, batch, 1.0f);
+  if (!dump_modules.empty()) {
+    Dump dump(dump_modules);
+    pass.dump = &dump;
+    model_->train_micro_batch(pass, batch, 1.0f);
+    pass.dump = nullptr;
+  }
   if (config_.eval.interval > 0) model_->evaluate(pass, batch);
   gradient_norm(ctx, model_->params());
   for (const auto& p : model_->params()) {
@@ -51,6 +57,10 @@ void Engine::plan() {
   plan_.images = images.high_water_bytes();
   plan_.activations = activations.high_water_bytes();
   plan_.scratch = scratch.high_water_bytes();
+  // Four 32-bit numbers a token (data/loader.h), for each step read ahead, the one in use and the one being filled.
+  const int64_t per_step = config_.batch.global / config_.batch.micro, ahead = (config_.data.prefetch + per_step - 1) / per_step + 1;
+  const int64_t validation = config_.eval.interval > 0 ? config_.eval.samples : 0;
+  plan_.batches = static_cast<size_t>((ahead * config_.batch.global + validation) * config_.data.seq_len) * 4 * sizeof(int32_t);
 }
 
 void Engine::allocate(bool poison) {
@@ -64,19 +74,25 @@ void Engine::allocate(bool poison) {
   weights_loaded();
 }
 
-void Engine::weights_loaded() {
-  Ctx ctx = context(scratch_);
+Ctx Engine::context(Arena& scratch, int64_t step) {
+  Ctx ctx(Device::cpu, pool_, scratch, math_);
+  ctx.seed = config_.run.seed;
+  ctx.step = static_cast<uint64_t>(step);
+  return ctx;
+}
+
+void Engine::weights_loaded(int64_t next_step) {
+  Ctx ctx = context(scratch_, next_step);
   quant_.clear_step();
   model_->refresh_weights(ctx, quant_);
 }
 
 StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) {
-  Ctx ctx = context(scratch_);
-  ctx.seed = config_.run.seed;
-  ctx.step = static_cast<uint64_t>(step);
+  Ctx ctx = context(scratch_, step);
   StepResult r;
   r.lr = learning_rate(config_.sched, config_.optim.lr, step, config_.run.steps);
   model_->zero_gradients(ctx);
+  model_->count_images(quant_);
   const auto valid = static_cast<double>(batch.valid_tokens);
   Loss loss;
   Pass pass{ctx, quant_, activations_};
@@ -102,12 +118,13 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
     adamw_update(ctx, model_->params(), config_.optim, r.lr, ++updates_, clip_factor(config_.optim.clip_norm, r.grad_norm));
   }
   quant_.clear_step();
-  model_->refresh_images(ctx, quant_);
+  Ctx next = context(scratch_, step + 1);
+  model_->refresh_images(next, quant_);
   return r;
 }
 
 double Engine::evaluate(const std::vector<data::MicroBatch>& batches) {
-  Ctx ctx = context(scratch_);
+  Ctx ctx = context(scratch_, 0);
   Pass pass{ctx, quant_, activations_};
   pass.statistics = false;
   double loss = 0;

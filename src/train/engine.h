@@ -23,7 +23,8 @@ struct MemoryPlan {
   size_t parameter_arena = 0;                                  // the four parameter rows, rounded, and the RoPE table
   size_t activations = 0;                                      // kept from forward to backward, one micro-batch
   size_t scratch = 0;
-  size_t total() const { return parameter_arena + images + activations + scratch; }
+  size_t batches = 0;                                          // token batches read ahead, and the validation set
+  size_t total() const { return parameter_arena + images + activations + scratch + batches; }
 };
 
 struct StepResult {
@@ -43,7 +44,8 @@ class Engine {
   enum class Memory { plain, plan_only, poisoned };
 
   // config: validated. Plans, allocates, initializes.
-  explicit Engine(const RunConfig& config, Memory memory = Memory::plain);
+  // dump_modules: glob of the modules that some step will dump, whose memory is planned too; empty: none.
+  explicit Engine(const RunConfig& config, Memory memory = Memory::plain, const std::string& dump_modules = {});
 
   const MemoryPlan& memory() const { return plan_; }
   Model& model() { return *model_; }
@@ -55,15 +57,17 @@ class Engine {
   // Mean cross-entropy over the valid tokens of all batches; no state changes.
   double evaluate(const std::vector<data::MicroBatch>& batches);
 
-  // After masters and moments were loaded: working copies and images follow, amaxes are staged as the run that saved them had them.
-  void weights_loaded();
+  // After masters and moments were loaded: working copies and images follow, as they were in the run that saved them before it ran
+  // step `next_step` (from 0; stochastic rounding depends on it).
+  void weights_loaded(int64_t next_step = 0);
   int64_t updates() const { return updates_; }          // optimizer updates applied
   void set_updates(int64_t n) { updates_ = n; }
 
  private:
-  void plan();
+  void plan(const std::string& dump_modules);
   void allocate(bool poison);
-  Ctx context(Arena& scratch) { return Ctx(Device::cpu, pool_, scratch, math_); }
+  // step: what stochastic rounding is keyed by; weight images are keyed by the step they serve.
+  Ctx context(Arena& scratch, int64_t step);
 
   RunConfig config_;
   GemmMath math_;

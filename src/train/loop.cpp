@@ -9,6 +9,9 @@
 namespace octet {
 namespace {
 
+// Phases without a known duration: the first step (pages and caches are cold), validation, saving.
+constexpr double long_phase_s = 600;
+
 double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
 
 }  // namespace
@@ -29,6 +32,7 @@ TrainLoop::TrainLoop(const RunConfig& config, const TrainOptions& options, const
       dump_request_(parse_dump_request(options.dump)),
       watchdog_(config.guard.deadline_s) {
   if (state_.step > 0) saved_step_ = state_.step;
+  first_step_ = state_.step + 1;
 }
 
 ExitCode TrainLoop::run() {
@@ -53,11 +57,12 @@ ExitCode TrainLoop::run() {
 void TrainLoop::one_step(data::StepLoader& loader) {
   const int64_t number = state_.step + 1;
   const auto begin = std::chrono::steady_clock::now();
-  watchdog_.begin(number, "reading the batch");
+  const double patience = number == first_step_ ? long_phase_s : 0;
+  watchdog_.begin(number, "reading the batch", patience);
   const data::StepBatch& batch = loader.next();
   std::unique_ptr<Dump> dump;
   if (dump_request_ && dump_request_->step == number) dump = std::make_unique<Dump>(dump_request_->modules);
-  watchdog_.begin(number, "the training step");
+  watchdog_.begin(number, "the training step", patience);
   const StepResult result = engine_.step(batch, state_.step, dump.get());
   watchdog_.idle();
   const double seconds = seconds_since(begin);
@@ -67,8 +72,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   state_.tokens += config_.batch.global * config_.data.seq_len;
   record(result, batch, seconds);
   if (dump) {
-    if (dump->entries.empty()) throw Error(ExitCode::config, fmt::format("\"{}\" matches no module", dump_request_->modules), "--dump", "module paths look like layers.0.attn.qkv");
-    const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name, config_.model.tie_word_embeddings);
+    const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name, config_.run.cpu_gemm, config_.model.tie_word_embeddings);
     console_.message(fmt::format("dump of step {} written to {}", number, path.string()));
     metrics_.event("dump", {{"step", number}, {"path", path.string()}});
   }
@@ -108,14 +112,16 @@ void TrainLoop::note_skipped(const StepResult& r) {
   const bool given_up = consecutive_skips_ >= config_.guard.max_skipped;
   if (!options_.strict && !given_up) return;
   console_.finish();
-  throw Error(ExitCode::non_finite, text + (given_up ? fmt::format(", for the {}th time in a row", consecutive_skips_) : ""), run_dir_.path().string(),
+  throw Error(ExitCode::non_finite, text + (given_up ? fmt::format(" ({} steps in a row)", consecutive_skips_) : ""), run_dir_.path().string(),
               given_up ? "lower the learning rate, or give the named module a wider recipe with precision.rules; the last checkpoint is from before" : "--strict makes this an error");
 }
 
 void TrainLoop::validate() {
   if (validated_step_ == state_.step) return;
   validated_step_ = state_.step;
+  watchdog_.begin(state_.step, "validation", long_phase_s);
   const double loss = engine_.evaluate(data_.validation());
+  watchdog_.idle();
   metrics_.valid(state_.step, state_.tokens, loss);
   console_.valid(state_.step, loss);
 }
@@ -123,7 +129,9 @@ void TrainLoop::validate() {
 void TrainLoop::save() {
   if (saved_step_ == state_.step) return;
   const auto begin = std::chrono::steady_clock::now();
+  watchdog_.begin(state_.step, "saving a checkpoint", long_phase_s);
   const auto path = save_run(run_dir_.checkpoints_dir(), config_.ckpt.keep_last, engine_, state_, resolved_);
+  watchdog_.idle();
   saved_step_ = state_.step;
   metrics_.event("checkpoint", {{"step", state_.step}, {"path", path.string()}, {"seconds", seconds_since(begin)}});
 }

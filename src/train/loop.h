@@ -44,7 +44,7 @@ class TrainLoop {
   RunState state_;
   double peak_flops_, flops_per_token_;
   std::optional<DumpRequest> dump_request_;
-  int64_t consecutive_skips_ = 0, saved_step_ = -1, validated_step_ = -1;
+  int64_t consecutive_skips_ = 0, saved_step_ = -1, validated_step_ = -1, first_step_ = 1;
   Watchdog watchdog_;
 };
 

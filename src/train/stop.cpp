@@ -7,7 +7,7 @@ namespace {
 
 // A signal handler can reach nothing but a static flag.
 volatile std::sig_atomic_t requested = 0;
-constexpr int signals[] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr int signals[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 
 extern "C" void request_stop(int signal) {
   requested = 1;

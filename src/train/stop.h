@@ -7,7 +7,7 @@
 
 namespace octet {
 
-// While an object exists SIGTERM, SIGINT and SIGUSR1 ask for a stop after the current step; a second one ends the process at once with
+// While an object exists SIGTERM, SIGINT, SIGUSR1 and SIGHUP ask for a stop after the current step; a second one ends the process at once with
 // its default action. One object at a time.
 class StopRequests {
  public:

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 
 #include "config/config_io.h"
 #include "config/model_size.h"
+#include "core/file_io.h"
 #include "core/version.h"
 #include "cpu/cpu_ops.h"
 #include "report/table.h"
@@ -25,6 +27,7 @@ std::string memory_table(const MemoryPlan& m) {
   t.add_row({"quantized weight images", human_bytes(m.images)});
   t.add_row({"activations of a micro-batch", human_bytes(m.activations)});
   t.add_row({"scratch", human_bytes(m.scratch)});
+  t.add_row({"batches read ahead, validation set", human_bytes(m.batches)});
   t.add_row({"total", human_bytes(m.total())});
   return t.text();
 }
@@ -37,7 +40,6 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
   text += fmt::format("data: {} ({} tokens, {} epochs of the training split) | {} steps of {} tokens ({} micro-batches of {} x {})\n", c.data.train.front().path, data.set().tokens(),
                       data.train().epochs(), c.run.steps, per_step, c.batch.global / c.batch.micro, c.batch.micro, c.data.seq_len);
   if (r.delayed()) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);
-  for (const std::string& note : r.notes) text += "warning: " + note + "\n";
   return text;
 }
 
@@ -46,28 +48,55 @@ struct StartingPoint {
   std::optional<Checkpoint> checkpoint;   // to go on from
   std::optional<Checkpoint> initial;      // to take weights from
   RunState state;
+  std::string newest;                     // what LATEST said and which checkpoints there were, to notice a run that writes meanwhile
   std::vector<std::string> notes;
 };
 
+std::string newest_name(const std::filesystem::path& checkpoints) {
+  std::vector<std::string> names;
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints, missing)) {
+    if (parse_step_name(entry.path().filename().string())) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+// Differences that matter to the result; where a run writes, how often it saves and how many threads it has do not.
+void note_changes(const nlohmann::json& saved, const nlohmann::json& resolved, std::vector<std::string>& notes) {
+  for (const std::string& path : check_resumed_config(saved, resolved)) {
+    const bool free = path.rfind("ckpt.", 0) == 0 || path.rfind("log.", 0) == 0 || path.rfind("guard.", 0) == 0 || path.rfind("eval.", 0) == 0 || path == "run.dir" ||
+                      path == "run.steps" || path == "run.threads" || path == "data.prefetch";
+    if (!free) notes.push_back("resumed with another " + path);
+  }
+}
+
+// A directory without a checkpoint may be what is left of a run that ended early; anything else is not ours to write in.
+void check_unsaved_run(const std::filesystem::path& dir, const nlohmann::json& resolved, std::vector<std::string>& notes) {
+  const auto config = dir / "config.resolved.json";
+  if (!std::filesystem::exists(config)) return;
+  note_changes(to_json(from_json(load_config_file(config.string()))), resolved, notes);
+}
+
 // Reads the newest checkpoint and adapts config and resolved to it.
-void read_checkpoint(const std::filesystem::path& checkpoints, StartingPoint& start, RunConfig& config, nlohmann::json& resolved) {
+void read_checkpoint(const std::filesystem::path& checkpoints, const TrainOptions& options, StartingPoint& start, RunConfig& config, nlohmann::json& resolved) {
   const auto path = latest_checkpoint(checkpoints, start.notes);
   if (!path) return;
   start.checkpoint = Checkpoint::open(*path);
   start.state = read_state(*start.checkpoint);
-  for (const std::string& changed : check_resumed_config(start.checkpoint->state().value("config", nlohmann::json::object()), resolved)) {
-    start.notes.push_back("resumed with another " + changed);
+  const nlohmann::json saved = start.checkpoint->state().value("config", nlohmann::json::object());
+  // Defaults that were derived from the first run's length stay, also in a longer run: the schedule and the histories are those it began with.
+  for (const std::string& key : options.derived) {
+    const nlohmann::json::json_pointer pointer(key);
+    if (saved.contains(pointer)) resolved[pointer] = saved[pointer];
   }
-  // The length of the amax history was derived from the first run's steps; a longer run keeps it.
-  if (const int64_t length = saved_history_length(*start.checkpoint); length > 0) {
-    config.precision.amax_history_len = length;
-    resolved["precision"]["amax_history_len"] = length;
-  }
+  config = from_json(resolved);
+  note_changes(saved, resolved, start.notes);
 }
 
 void announce(const RunConfig& config, Engine& engine, DataSession& data, const StartingPoint& start, double peak, Console& console, MetricsWriter& metrics) {
   console.message(banner(config, engine, data) + memory_table(engine.memory()));
-  console.message(fmt::format("MFU: model_causal FLOPs against {:.0f} GFLOP/s (one core's sgemm, measured now, times {} threads)", peak * 1e-9, engine.pool().threads()));
+  console.message(fmt::format("MFU: model_causal FLOPs against {:.0f} GFLOP/s (one core's sgemm, measured now, times the cores in use)", peak * 1e-9));
   for (const std::string& note : start.notes) {
     console.message("warning: " + note);
     metrics.event("warning", {{"text", note}});
@@ -85,10 +114,24 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
   if (start.initial) console.message(fmt::format("weights taken from {}", start.initial->path().string()));
 }
 
-ExitCode dry_run(const RunConfig& config) {
+// The glob of a --dump that this run can fulfil; empty without one.
+std::string dump_modules(const RunConfig& config, const TrainOptions& options) {
+  const auto request = parse_dump_request(options.dump);
+  if (!request) return {};
+  if (request->step > config.run.steps) throw Error(ExitCode::config, fmt::format("step {} of a run of {} steps", request->step, config.run.steps), "--dump", "give a step of the run");
+  QuantRegistry quant;
+  const std::vector<std::string> paths = Model(config, quant).module_paths();
+  if (std::none_of(paths.begin(), paths.end(), [&](const std::string& p) { return glob_match(request->modules, p); })) {
+    throw Error(ExitCode::config, fmt::format("\"{}\" matches no module", request->modules), "--dump", "module paths look like " + paths.front());
+  }
+  return request->modules;
+}
+
+ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
   DataSession data(config, std::nullopt);
-  Engine engine(config, Engine::Memory::plan_only);
+  Engine engine(config, Engine::Memory::plan_only, dump_modules(config, options));
   fmt::print("{}{}", banner(config, engine, data), memory_table(engine.memory()));
+  for (const std::string& note : engine.model().precision().base().notes) fmt::print("warning: {}\n", note);
   fmt::print("FLOPs a token (model_causal): {}\n", human_count(flops_per_token(config.model, config.data.seq_len)));
   return ExitCode::ok;
 }
@@ -98,40 +141,46 @@ ExitCode dry_run(const RunConfig& config) {
 ExitCode train(const RunConfig& requested, const TrainOptions& options, const nlohmann::json& resolved_request) {
   RunConfig config = requested;
   nlohmann::json resolved = resolved_request;
-  parse_dump_request(options.dump);
   const double core_gflops = cpu::blas_self_test();
-  if (options.dry_run) return dry_run(config);
+  if (options.dry_run) return dry_run(config, options);
 
   // A refusal must leave nothing behind: everything that can be wrong is found before the run directory is made and locked.
   StartingPoint start;
   const Resume mode = resume_mode(config.ckpt.resume);
   const auto checkpoints = std::filesystem::path(config.run.dir) / "checkpoints";
-  if (mode != Resume::never && has_checkpoints(checkpoints)) read_checkpoint(checkpoints, start, config, resolved);
+  if (mode != Resume::never && !has_checkpoints(checkpoints)) check_unsaved_run(config.run.dir, resolved, start.notes);
+  start.newest = newest_name(checkpoints);
+  if (mode != Resume::never && has_checkpoints(checkpoints)) read_checkpoint(checkpoints, options, start, config, resolved);
   if (!options.init_from.empty()) {
-    if (start.checkpoint) {
-      start.notes.push_back("--init-from is not used: the run goes on from its own checkpoint");
-    } else {
+    if (config.run.init_perturbation != 0) {
+      throw Error(ExitCode::config, "initial weights are perturbed, those of --init-from are not", "run.init_perturbation", "leave out one of the two");
+    }
+    if (!start.checkpoint) {  // a requeued job goes on from its own checkpoint
       start.initial = Checkpoint::open(resolve_checkpoint(options.init_from, start.notes));
     }
   }
   DataSession data(config, start.checkpoint ? std::optional(start.state.sampler) : std::nullopt);
   start.state.data_path = config.data.train.front().path;
   start.state.sampler = data.train().pin();
-  Engine engine(config);
+  Engine engine(config, Engine::Memory::plain, dump_modules(config, options));
   if (start.checkpoint) {
     for (std::string& note : restore_run(*start.checkpoint, engine)) start.notes.push_back(std::move(note));
   } else if (start.initial) {
     load_weights(*start.initial, engine);
   }
+  const auto& recipe_notes = engine.model().precision().base().notes;
+  start.notes.insert(start.notes.end(), recipe_notes.begin(), recipe_notes.end());
   if (options.strict && !start.notes.empty()) throw Error(ExitCode::config, start.notes.front(), "--strict", "repair what the message names, or leave out --strict");
 
   RunDir run_dir = RunDir::open(config.run.dir, mode);
-  std::vector<std::string> again;
-  const auto newest = run_dir.fresh() ? std::nullopt : latest_checkpoint(run_dir.checkpoints_dir(), again, Verify::structure);
-  if (newest.has_value() != start.checkpoint.has_value() || (newest && *newest != start.checkpoint->path())) {
+  if (run_dir.fresh() != start.newest.empty() || newest_name(checkpoints) != start.newest) {
     throw Error(ExitCode::config, "another process wrote a checkpoint while this one was starting", config.run.dir, "start it again");
   }
-  write_file_atomic(run_dir.path() / "config.resolved.json", resolved.dump(2) + "\n");
+  if (start.state.step >= config.run.steps) {
+    fmt::print("nothing to do: the run in {} is at step {} of {}\n", config.run.dir, start.state.step, config.run.steps);
+    return ExitCode::ok;
+  }
+  write_file_atomic(run_dir.path() / "config.resolved.json", resolved.dump(2) + "\n", ExitCode::checkpoint);
   LogFile log(run_dir.path() / "log.txt");
   MetricsWriter metrics(run_dir.path());
   ConsoleOptions view;
@@ -139,12 +188,9 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   view.log_interval = config.log.interval;
   view.width = [] { return terminal_width(STDOUT_FILENO); };
   Console console(std::cout, view, [&](std::string_view line) { log.write(line); });
-  const double peak = core_gflops * 1e9 * engine.pool().threads();
+  const int cores = std::min(engine.pool().threads(), usable_cores());
+  const double peak = core_gflops * 1e9 * cores;
   announce(config, engine, data, start, peak, console, metrics);
-  if (start.state.step >= config.run.steps) {
-    console.message(fmt::format("nothing to do: the run has {} steps and is at step {}", config.run.steps, start.state.step));
-    return ExitCode::ok;
-  }
   return TrainLoop(config, options, resolved, engine, data, run_dir, console, metrics, start.state, peak).run();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "config/run_config.h"
 #include "core/error.h"
@@ -14,6 +15,7 @@ struct TrainOptions {
   std::string dump;               // "STEP:GLOB", empty: none
   bool strict = false;            // any fallback, skipped step or dropped key becomes an error
   bool dry_run = false;           // print the plan, train nothing, touch nothing
+  std::vector<std::string> derived;  // JSON pointers of config values that nobody gave: a resumed run keeps the checkpoint's
 };
 
 // Runs to the end or to a planned stop. `resolved` is the resolved config as JSON (config/config_io.h), written to the run directory and the

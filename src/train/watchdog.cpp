@@ -27,10 +27,10 @@ Watchdog::~Watchdog() {
 
 double Watchdog::current_deadline() const {
   if (fixed_s_ > 0) return fixed_s_;
-  if (recent_.size() < 5) return 0;
+  if (recent_.empty()) return std::max(60.0, minimum_s_);
   std::vector<double> sorted = recent_;
   std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
-  return std::max(60.0, 10.0 * sorted[sorted.size() / 2]);
+  return std::max({60.0, minimum_s_, 10.0 * sorted[sorted.size() / 2]});
 }
 
 double Watchdog::deadline_s() const {
@@ -38,12 +38,13 @@ double Watchdog::deadline_s() const {
   return current_deadline();
 }
 
-void Watchdog::begin(int64_t step, const char* phase) {
+void Watchdog::begin(int64_t step, const char* phase, double minimum_s) {
   std::lock_guard lock(mutex_);
   active_ = true;
   ++generation_;
   step_ = step;
   phase_ = phase;
+  minimum_s_ = minimum_s;
   changed_.notify_all();
 }
 
@@ -64,14 +65,14 @@ void Watchdog::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     const double deadline = current_deadline();
-    if (!active_ || deadline == 0) {
+    if (!active_) {
       changed_.wait(lock);
       continue;
     }
     const uint64_t seen = generation_;
     const bool moved = changed_.wait_for(lock, std::chrono::duration<double>(deadline), [&] { return stop_ || generation_ != seen; });
     if (moved) continue;
-    fmt::print(stderr, "octet: error: step {}: {} did not finish within {:.0f} s (guard.deadline_s; the last checkpoint is intact, resume with --resume auto)\n", step_, phase_,
+    fmt::print(stderr, "octet: error: step {}: {} did not finish within {:g} s (guard.deadline_s; the last checkpoint is intact, resume with --resume auto)\n", step_, phase_,
                deadline);
     std::fflush(stderr);
     // Not exit(): destructors would wait for the thread that hangs.

@@ -10,18 +10,19 @@ namespace octet {
 
 class Watchdog {
  public:
-  // deadline_s 0: max(60, 10 x median step time), once five steps are known; until then there is no deadline (first steps page in data).
+  // deadline_s 0: max(60, 10 x median step time), or the phase's own minimum when that is longer.
   explicit Watchdog(double deadline_s);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // A phase begins: the step it belongs to and its name, for the last message. Restarts the clock.
-  void begin(int64_t step, const char* phase);
+  // A phase begins: the step it belongs to and its name, for the last message. Restarts the clock. minimum_s: for phases that may
+  // take longer than steps do; a fixed deadline overrides it.
+  void begin(int64_t step, const char* phase, double minimum_s = 0);
   // Nothing is being waited for (between phases).
   void idle();
   void step_took(double seconds);
-  // Seconds a phase may take now; 0: no deadline.
+  // Seconds the present phase may take.
   double deadline_s() const;
 
  private:
@@ -36,6 +37,7 @@ class Watchdog {
   uint64_t generation_ = 0;
   int64_t step_ = 0;
   const char* phase_ = "";
+  double minimum_s_ = 0;
   std::thread thread_;
 };
 

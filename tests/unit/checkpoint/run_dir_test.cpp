@@ -84,6 +84,10 @@ TEST(RunDir, ResumesWhereACheckpointIs) {
   spill(path / "log.txt", "x");
   expect_contains(error_of(ExitCode::checkpoint, [&] { RunDir::open(path, Resume::must); }), "no checkpoint to resume from");
   EXPECT_EQ(listing(path), std::vector<std::string>{"log.txt"});
+  // Somebody's directory, not a run's: nothing may be written in it.
+  expect_contains(error_of(ExitCode::config, [&] { RunDir::open(path, Resume::automatic); }), "it is no run directory");
+  EXPECT_EQ(listing(path), std::vector<std::string>{"log.txt"});
+  spill(path / ".lock", "pid 1 host gone\n");  // what a run leaves that ended before its first checkpoint
   EXPECT_TRUE(RunDir::open(path, Resume::automatic).fresh());
   save_small(path / "checkpoints", 3, 3);
   EXPECT_FALSE(RunDir::open(path, Resume::automatic).fresh());
@@ -195,20 +199,6 @@ TEST(RunDir, ResumeModeNames) {
   EXPECT_EQ(resume_mode("never"), Resume::never);
   EXPECT_EQ(resume_mode("must"), Resume::must);
   expect_contains(error_of(ExitCode::config, [] { resume_mode("yes"); }), "\"yes\" is not one of auto, never, must");
-}
-
-TEST(WriteFileAtomic, ReplacesOrLeavesAlone) {
-  const TempDir dir;
-  const fs::path path = dir.path() / "f";
-  write_file_atomic(path, "one");
-  EXPECT_EQ(slurp(path), "one");
-  write_file_atomic(path, std::string("t\0o", 3));
-  EXPECT_EQ(slurp(path), std::string("t\0o", 3));
-  fs::create_symlink("/dev/full", dir.path() / ("f.tmp." + std::to_string(::getpid())));
-  expect_contains(error_of(ExitCode::checkpoint, [&] { write_file_atomic(path, "three"); }), "No space left");
-  EXPECT_EQ(slurp(path), std::string("t\0o", 3));
-  EXPECT_EQ(listing(dir.path()), std::vector<std::string>{"f"});
-  expect_contains(error_of(ExitCode::checkpoint, [&] { write_file_atomic(dir.path() / "no" / "f", "x"); }), "No such file");
 }
 
 }  // namespace

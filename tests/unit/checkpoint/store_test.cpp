@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "checkpoint/file_io.h"
 #include "unit/checkpoint/support.h"
 
 namespace octet {

@@ -62,7 +62,7 @@ TEST(Shipped, QuickstartIsTheDesignsSize) {
   EXPECT_EQ(c.model.hidden_size, 128);
   EXPECT_EQ(c.model.vocab_size, 257);
   EXPECT_EQ(c.model.num_attention_heads * c.model.head_dim, 128);
-  EXPECT_EQ(c.optim.lr, 5e-4);
+  EXPECT_EQ(c.optim.lr, 2.5e-4);
 }
 
 // Totals: Hugging Face model cards and safetensors indices of the five models.

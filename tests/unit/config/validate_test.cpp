@@ -80,6 +80,16 @@ TEST(Validate, Data) {
   EXPECT_NO_THROW(validated(patched(R"({"data": {"eod_id": 257}})")));
 }
 
+TEST(Validate, SeedOfTheSampleOrderHas32Bits) {
+  EXPECT_EQ(validate_error(R"({"data": {"seed": -1}})"), "data.seed must be at least 0 and at most 4294967295, not -1");
+  EXPECT_EQ(validate_error(R"({"data": {"seed": 4294967296}})"), "data.seed must be at least 0 and at most 4294967295, not 4294967296");
+  EXPECT_EQ(validated(patched(R"({"data": {"seed": 4294967295}})")).data.seed, 4294967295);
+  EXPECT_EQ(validated(patched(R"({"run": {"seed": 4294967295}})")).data.seed, 4294967295);
+  EXPECT_EQ(validate_error(R"({"run": {"seed": 4294967296}})"),
+            "run.seed: 4294967296 is too large to serve as data.seed, which is at most 4294967295 (set data.seed)");
+  EXPECT_NO_THROW(validated(patched(R"({"run": {"seed": 18446744073709551615}, "data": {"seed": 0}})")));
+}
+
 TEST(Validate, Split) {
   const auto near = [](const char* text, double a, double b, double c) {
     const auto s = parse_split(text);
@@ -112,8 +122,15 @@ TEST(Validate, BatchAndSchedule) {
             "run.steps: the run would see 7.04e+22 tokens, more than can be counted (check run.steps and batch.global)");
   EXPECT_EQ(validate_error(R"({"sched": {"warmup_steps": 301}})"),
             "sched.warmup_steps: 301 steps of warm-up in a run of 300 steps (warm-up must end within run.steps)");
-  EXPECT_EQ(validate_error(R"({"sched": {"type": "wsd", "warmup_steps": 200, "decay_steps": 101}})"),
-            "sched.decay_steps: 101 steps of decay do not fit between 200 of warm-up and the end at 300 (shorten one of them or raise run.steps)");
+  for (const char* type : {"linear", "cosine", "wsd"}) {
+    nlohmann::json values = patched(R"({"sched": {"warmup_steps": 200, "decay_steps": 101}})");
+    values["sched"]["type"] = type;
+    EXPECT_EQ(error_of([&] { validated(values); }),
+              "sched.decay_steps: 101 steps of decay do not fit between 200 of warm-up and the end at 300 (shorten one of them or raise run.steps)");
+    values["sched"]["decay_steps"] = 100;
+    EXPECT_EQ(validated(values).sched.decay_steps, 100);
+  }
+  EXPECT_NO_THROW(validated(patched(R"({"sched": {"type": "constant", "warmup_steps": 200, "decay_steps": 101}})")));
 }
 
 TEST(Validate, Precision) {

@@ -27,7 +27,10 @@ TEST(NumpyRandomState, ShufflesAsNumpy) {
   std::vector<int> many(100000);
   std::iota(many.begin(), many.end(), 0);
   NumpyRandomState(42).shuffle(std::span<int>(many));
-  uint64_t hash = fnv_start;
+  // The reference value was made from FNV's offset basis without its last digit.
+  constexpr uint64_t truncated_fnv_start = 1469598103934665603ull;
+  static_assert(truncated_fnv_start == fnv_start / 10);
+  uint64_t hash = truncated_fnv_start;
   for (int v : many) hash = fnv(hash, static_cast<uint64_t>(v));
   EXPECT_EQ(hash, 6198117827996793033ull);
 }

@@ -1,6 +1,5 @@
 #include "data/indexed_dataset.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <array>
@@ -272,12 +271,6 @@ TEST_F(Files, SecondWriterIsRefusedLeftoversAreNot) {
 
 TEST_F(Files, MissingDirectoryIsAnError) {
   expect_error(ExitCode::data, "none/set.bin.tmp: cannot write", [&] { IndexedDatasetWriter(directory / "none/set", TokenType::u16); });
-}
-
-TEST(WriteErrors, FullDiskHasItsOwnExitCode) {
-  const FileDescriptor full(::open("/dev/full", O_WRONLY));
-  ASSERT_GE(full.get(), 0);
-  expect_error(ExitCode::checkpoint, "/dev/full: cannot write: No space left on device", [&] { write_exactly(full, "/dev/full", "x", 1); });
 }
 
 TEST_F(Files, FailedWriteLeavesNothing) {

@@ -13,7 +13,8 @@ EXTRA = 1  # neighbouring windows share one token
 
 
 def fnv(values):
-    h = 1469598103934665603
+    """FNV-1a with a 64-bit value where the standard has a byte."""
+    h = 0xCBF29CE484222325
     for v in values:
         h = ((h ^ int(v)) * 1099511628211) % 2**64
     return h

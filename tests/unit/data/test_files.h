@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/philox.h"
 #include "data/indexed_dataset.h"
 
 namespace octet::data {
@@ -84,7 +85,8 @@ inline void expect_error(ExitCode code, const std::string& part, const std::func
   EXPECT_FALSE(error.fix.empty()) << line;
 }
 
+// One step of FNV-1a, with a 64-bit value where the standard has a byte.
 inline uint64_t fnv(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211ull; }
-constexpr uint64_t fnv_start = 1469598103934665603ull;
+constexpr uint64_t fnv_start = fnv1a64("");  // the offset basis
 
 }  // namespace octet::data

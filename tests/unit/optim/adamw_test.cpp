@@ -131,7 +131,7 @@ TEST_F(Adamw, gradient_norm_is_over_all_parameters) {
   EXPECT_EQ(g.first_nonfinite, "");
 }
 
-TEST_F(Adamw, gradient_norm_names_the_first_non_finite_parameter) {
+TEST_F(Adamw, gradient_norm_names_where_backward_met_it_first) {
   fill_grad(add("a", {4}, false), 1.0f);
   Param& b = add("b", {4}, false);
   Param& c = add("c", {4}, false);
@@ -143,7 +143,7 @@ TEST_F(Adamw, gradient_norm_names_the_first_non_finite_parameter) {
   EXPECT_TRUE(std::isinf(g.norm));
   b.grad.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   g = gradient_norm(ctx, params);
-  EXPECT_EQ(g.first_nonfinite, "b");
+  EXPECT_EQ(g.first_nonfinite, "c");  // the last parameter is the first that backward reaches
   EXPECT_TRUE(std::isnan(g.norm));
 }
 

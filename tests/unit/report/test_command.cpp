@@ -1,9 +1,9 @@
-// The command from its words to its exit code. The source of the subcommand is included, for src/app is a program and not a library.
+// The command from its words to its exit code.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sstream>
 
-#include "app/compare.cpp"
-#include "config/nearest.cpp"
+#include "app/compare.h"
 #include "fixture.h"
 
 namespace octet {
@@ -119,6 +119,30 @@ TEST(CompareCommand, ExitCodes) {
   EXPECT_EQ(code_of(r), ExitCode::data);
   r.runs = {runs.bf16};
   EXPECT_EQ(code_of(r), ExitCode::usage);
+}
+
+TEST(CompareCommand, ARunThatDiedExitsWithOneUnderMaxGap) {
+  TempDir dir;
+  std::string lines, died;
+  for (int step = 1; step <= 20; ++step) {
+    const std::string line = fmt::format("{{\"kind\":\"train\",\"step\":{},\"tokens\":{},\"loss\":2,\"grad_norm\":1}}\n", step, 10 * step);
+    lines += line;
+    if (step < 20) died += line;
+  }
+  died += R"({"kind":"train","step":20,"tokens":200,"loss":2,"grad_norm":null,"skipped":true,"nonfinite":["grad_norm"]})" "\n";
+  for (const auto& [name, text] : {std::pair("base", lines), std::pair("same", lines), std::pair("died", died)}) {
+    std::filesystem::create_directories(dir / name);
+    write_text(dir / name / "metrics.jsonl", text);
+  }
+  CompareRequest r;
+  r.baselines = {dir / "base"};
+  r.options.max_gap_percent = 1;
+  r.runs = {dir / "same"};
+  EXPECT_EQ(code_of(r), ExitCode::ok);
+  r.runs = {dir / "died"};
+  std::ostringstream out;
+  EXPECT_EQ(run_comparison(r, out), ExitCode::verdict_no);
+  EXPECT_NE(out.str().find("died: fail -- last step was skipped: non-finite values; --max-gap 1: no"), std::string::npos) << out.str();
 }
 
 TEST(CompareCommand, WritesTheReports) {

@@ -97,15 +97,34 @@ TEST(ComparePair, AlignsByTokensNotSteps) {
   EXPECT_NEAR(train.gap_percent, 0.5, 0.2);  // windows of 10 steps of 2048 and 20 of 1024 cover the same tokens
 }
 
-TEST(ComparePair, AShorterRunIsComparedWhereBothHaveData) {
+TEST(ComparePair, ALongerRunIsComparedWhereBothHaveData) {
   RunShape a = shape("bf16", 1), b = shape("blockwise", 1, 0.5);
-  b.steps = 120;
+  a.steps = 120;
   const Pair valid = compare_pair(make_run(b), make_run(a), Measure::validation, 1);
   EXPECT_EQ(valid.tokens, 100 * 1024);
   EXPECT_NEAR(valid.gap_percent, 0.5, 1e-9);
   const Pair train = compare_pair(make_run(b), make_run(a), Measure::training, 1);
   EXPECT_EQ(train.tokens, 120 * 1024);
   EXPECT_NEAR(train.gap_percent, 0.5, 1e-9);
+}
+
+TEST(ComparePair, ARunThatEndedEarlyHasNoGap) {
+  RunShape b = shape("blockwise", 1, -0.5);
+  b.steps = 120;
+  for (const Measure measure : {Measure::validation, Measure::training}) {
+    const Pair pair = compare_pair(make_run(b), run("bf16", 1), measure, 1);
+    EXPECT_EQ(pair.failure, "ended at 122880 of 204800 tokens");
+    EXPECT_TRUE(std::isinf(pair.gap_percent) && std::isfinite(pair.loss));
+  }
+  b.steps = 199;  // one step short: a different count of the last step
+  EXPECT_EQ(compare_pair(make_run(b), run("bf16", 1), Measure::training, 1).failure, "");
+  b.steps = 198;
+  EXPECT_EQ(compare_pair(make_run(b), run("bf16", 1), Measure::training, 1).failure, "ended at 202752 of 204800 tokens");
+  RunMetrics sparse = run("blockwise", 1);  // every tenth step: its last row may lie up to ten steps before the end
+  std::erase_if(sparse.train, [](const TrainPoint& p) { return p.step % 10 != 5; });
+  EXPECT_EQ(compare_pair(sparse, run("bf16", 1), Measure::validation, 1).failure, "");
+  sparse.train.pop_back();
+  EXPECT_EQ(compare_pair(sparse, run("bf16", 1), Measure::validation, 1).failure, "ended at 189440 of 204800 tokens");
 }
 
 TEST(ComparePair, FirstDivergenceLastsToTheEnd) {
@@ -133,13 +152,28 @@ TEST(ComparePair, ADivergedRunHasAnInfiniteGap) {
   EXPECT_GT(pair.divergence->step, 110);
 }
 
-TEST(ComparePair, OneSkippedStepAtTheEndIsNoDivergence) {
+TEST(ComparePair, ASkippedStepUnderwayIsForgivenAtTheEndItIsNot) {
   RunShape b = shape("blockwise", 1, 0.2);
   b.extra_percent = [](int64_t step) { return step == 150 ? NAN : 0.0; };
   EXPECT_NEAR(compare_pair(make_run(b), run("bf16", 1), Measure::training, 1).gap_percent, 0.2, 1e-9);
-  RunMetrics last = run("blockwise", 1, 0.2);
-  last.train.back().loss = NAN;
-  EXPECT_NEAR(compare_pair(last, run("bf16", 1), Measure::validation, 1).gap_percent, 0.2, 1e-9);
+  const auto failure = [](const std::function<void(RunMetrics&)>& spoil) {
+    RunMetrics last = run("blockwise", 1, 0.2);
+    spoil(last);
+    const Pair pair = compare_pair(last, run("bf16", 1), Measure::validation, 1);
+    EXPECT_TRUE(std::isinf(pair.gap_percent));
+    EXPECT_EQ(judge({pair.gap_percent}, 0.25).verdict, Verdict::fail);
+    return pair.failure;
+  };
+  EXPECT_EQ(failure([](RunMetrics& r) { r.train.back().loss = NAN; }), "last step had non-finite values");
+  EXPECT_EQ(failure([](RunMetrics& r) { r.train.back().non_finite = true; }), "last step had non-finite values");
+  EXPECT_EQ(failure([](RunMetrics& r) { r.train.back().skipped = true; }), "last step was skipped: non-finite values");
+  EXPECT_EQ(failure([](RunMetrics& r) { r.train[198].skipped = r.train[199].skipped = true; }), "last 2 steps were skipped: non-finite values");
+  EXPECT_EQ(failure([](RunMetrics& r) { r.non_finite_after_end = true; }), "the step after the last one recorded had non-finite values");
+  EXPECT_EQ(failure([](RunMetrics& r) {
+              r.train.resize(150);
+              r.train.back().skipped = true;
+            }),
+            "last step was skipped: non-finite values; ended at 153600 of 204800 tokens");
 }
 
 TEST(ComparePair, ABaselineWithoutALossIsRefused) {
@@ -190,6 +224,11 @@ TEST(Compare, MaxGapTestsTheUpperBoundOrTheSingleGap) {
   EXPECT_FALSE(within(mixed, 0.4));
   RunShape dead = shape("dead", 1);
   dead.extra_percent = [](int64_t) { return NAN; };
+  RunShape early = shape("early", 1, -1);
+  early.steps = 150;
+  CompareInput ended = one;
+  ended.runs.push_back(make_run(early));
+  EXPECT_FALSE(within(ended, 1e9));
   CompareInput diverged = one;
   diverged.runs.push_back(make_run(dead));
   EXPECT_FALSE(within(diverged, 1e9));
@@ -292,6 +331,35 @@ TEST(Compare, ConfoundersAndSilentFallbacksAreNoted) {
   EXPECT_NE(c.notes[0].find("ends at 203776 tokens, its baseline bf16-1 at 204800"), std::string::npos) << c.notes[0];
   EXPECT_EQ(c.notes[1], "a-1: recipe a quantized no element at all");
   EXPECT_EQ(c.notes[2], "a: differs from its baseline in batch.global, so the gap is not the recipe's alone");
+}
+
+TEST(Compare, ALongerRunAndABadlyEndedBaselineAreNoted) {
+  RunShape base = shape("bf16", 1), longer = shape("a", 1, 0.1);
+  base.steps = 120;
+  CompareInput input;
+  input.runs = {make_run(base), make_run(longer)};
+  Comparison c = compare(input, {});
+  EXPECT_NEAR(c.groups[0].gap_percent, 0.1, 1e-9);
+  EXPECT_EQ(c.groups[0].verdict, Verdict::single_pair);
+  EXPECT_EQ(c.notes, (std::vector<std::string>{
+                         "a-1: ends at 204800 tokens, its baseline bf16-1 at 122880; compared at 102400 tokens, which both have"}));
+  input.runs[0] = run("bf16", 1);
+  input.runs[0].train.back().skipped = true;
+  c = compare(input, {});
+  EXPECT_EQ(c.notes, (std::vector<std::string>{"bf16-1 (a baseline): last step was skipped: non-finite values"}));
+}
+
+TEST(Compare, OneEndedRunFailsItsGroup) {
+  CompareInput input;
+  RunShape early = shape("a", 2);
+  early.steps = 150;
+  input.runs = {run("bf16", 1), run("bf16", 2), run("a", 1), make_run(early)};
+  const Group g = compare(input, {}).groups.at(0);
+  EXPECT_EQ(g.verdict, Verdict::fail);
+  EXPECT_EQ(g.failure(), "a-2: ended at 153600 of 204800 tokens");
+  EXPECT_FALSE(g.diverged() || g.upper_percent);
+  input.twins = {make_run(early)};
+  EXPECT_EQ(compare(input, {}).notes.back(), "a-2 (twin): ended at 153600 of 204800 tokens");
 }
 
 TEST(Compare, TwinsShowWhatChanceDoes) {

@@ -92,14 +92,40 @@ TEST(Text, ADivergedRunAndTheTrainingMeasureAreNamed) {
   input.runs = {make_run(base), make_run(dead)};
   const Comparison c = compare(input, {});
   const std::string text = to_text(c);
-  EXPECT_NE(text.find("dead: fail -- a run diverged"), std::string::npos) << text;
+  EXPECT_NE(text.find("dead: fail -- final loss is not a finite number; last 100 steps had non-finite values"), std::string::npos) << text;
   EXPECT_NE(method_notes(c)[0].find("mean training loss of the last 40 steps"), std::string::npos);
   const auto json = to_json(c)["groups"][0];
   EXPECT_TRUE(json["gap_percent"].is_null());
   EXPECT_EQ(json["diverged"], true);
   EXPECT_EQ(json["non_finite_steps"], 100);
   EXPECT_EQ(json["measure"], "smoothed training loss");
-  EXPECT_NE(to_html(c).find("a run diverged"), std::string::npos);
+  EXPECT_NE(to_html(c).find("final loss is not a finite number"), std::string::npos);
+}
+
+TEST(Text, ARunThatEndedEarlyFailsInTableJsonAndHtml) {
+  RunShape base, early;
+  early.recipe = early.name = "early";
+  early.steps = 120;
+  CompareInput input;
+  input.runs = {make_run(base), make_run(early)};
+  CompareOptions options;
+  options.max_gap_percent = 100;
+  const Comparison c = compare(input, options);
+  const std::string reason = "ended at 122880 of 204800 tokens", text = to_text(c), html = to_html(c);
+  EXPECT_TRUE(std::regex_search(text, std::regex("\nearly +1 +[0-9.]+ +- +- +fail: " + reason))) << text;
+  EXPECT_NE(text.find("early: fail -- " + reason + "; --max-gap 100: no"), std::string::npos) << text;
+  EXPECT_NE(html.find("<td class=\"fail\">fail: " + reason + "</td>"), std::string::npos);
+  EXPECT_NE(html.find("<td>" + reason + "</td>"), std::string::npos);  // among the pairs
+  expect_balanced(html);
+  const auto json = to_json(c);
+  EXPECT_EQ(json["within_max_gap"], false);
+  const auto& g = json["groups"][0];
+  EXPECT_EQ(g["verdict"], "fail");
+  EXPECT_EQ(g["failure"], reason);
+  EXPECT_EQ(g["pairs"][0]["failure"], reason);
+  EXPECT_EQ(g["diverged"], false);
+  EXPECT_EQ(g["within_max_gap"], false);
+  EXPECT_TRUE(g["gap_percent"].is_null());
 }
 
 TEST(Json, HasEveryNumberOfTheTable) {
@@ -118,6 +144,7 @@ TEST(Json, HasEveryNumberOfTheTable) {
   EXPECT_NEAR(g["throughput_ratio"].get<double>(), 1, 1e-9);
   EXPECT_EQ(g["within_max_gap"], true);
   EXPECT_TRUE(g["first_divergence"].is_null());
+  EXPECT_TRUE(g["failure"].is_null());
   EXPECT_EQ(g["skipped_steps"], 0);
   EXPECT_EQ(g["quantized"]["x.e4m3"], 1e7);
   ASSERT_EQ(g["pairs"].size(), 2u);

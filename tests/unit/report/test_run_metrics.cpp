@@ -155,6 +155,32 @@ TEST(ReadRun, ACsvInAnotherOrderWithMoreColumns) {
   expect_contains(run.notes[0], "column 'colour' is not used");
 }
 
+TEST(ReadRun, WholeNumbersOfACsvMayBeWrittenAsReals) {
+  TempDir dir;
+  write_text(dir / "a.csv", "step,tokens,loss,tokens_per_s\n1.0,1e1,3,nan\n2e0,2.5e2,inf,5\n3,9007199254740991.0,2,inf\n");
+  const RunMetrics run = read_run(dir / "a.csv");
+  ASSERT_EQ(run.train.size(), 3u);
+  EXPECT_EQ(run.train[0].step, 1);
+  EXPECT_EQ(run.train[0].tokens, 10);
+  EXPECT_EQ(run.train[1].step, 2);
+  EXPECT_EQ(run.train[1].tokens, 250);
+  EXPECT_EQ(run.train[2].tokens, (int64_t{1} << 53) - 1);
+  EXPECT_FALSE(run.train[0].non_finite || run.train[2].non_finite);  // a speed is no value of the training
+  EXPECT_TRUE(run.train[1].non_finite);
+}
+
+TEST(ReadRun, ANullGradientNormOrALateEventIsNonFinite) {
+  TempDir dir;
+  const std::string good = R"({"kind":"train","step":1,"tokens":1,"loss":1,"grad_norm":1,"mfu_causal":null,"nonfinite":["mfu_causal"]})";
+  write_text(dir / "metrics.jsonl", good + "\n");
+  EXPECT_FALSE(read_run(dir.path()).train.back().non_finite);
+  EXPECT_FALSE(read_run(dir.path()).non_finite_after_end);
+  write_text(dir / "metrics.jsonl", good + "\n" + R"({"kind":"train","step":2,"tokens":2,"loss":1,"grad_norm":null})" + "\n");
+  EXPECT_TRUE(read_run(dir.path()).train.back().non_finite);
+  write_text(dir / "metrics.jsonl", good + "\n" + R"({"kind":"event","event":"nonfinite","step":2})" + "\n");
+  EXPECT_TRUE(read_run(dir.path()).non_finite_after_end);
+}
+
 TEST(ReadRun, BadCsvsAreRefusedWithFileAndLine) {
   TempDir dir;
   expect_contains(failure(fixture("bad_number.csv"), ExitCode::data), "bad_number.csv:3: column loss holds 'five'");
@@ -166,7 +192,15 @@ TEST(ReadRun, BadCsvsAreRefusedWithFileAndLine) {
   write_text(dir / "a.csv", "step,tokens,loss\n-1,2,3\n");
   expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column step is not between");
   write_text(dir / "a.csv", "step,tokens,loss\n1,99999999999999999999,3\n");
-  expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens holds");
+  expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens is not between");
+  for (const char* tokens : {"1e17", "-1e1", "9007199254740993.0"}) {
+    write_text(dir / "a.csv", fmt::format("step,tokens,loss\n1,{},3\n", tokens));
+    expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens is not between");
+  }
+  for (const char* tokens : {"10.5", "1e-1", "nan", "inf", "1e999", "1e1x", "0x10", ""}) {
+    write_text(dir / "a.csv", fmt::format("step,tokens,loss\n1,{},3\n", tokens));
+    expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens holds");
+  }
   write_text(dir / "a.csv", "step,tokens,loss\n");
   expect_contains(failure(dir / "a.csv", ExitCode::data), "no training step");
 }

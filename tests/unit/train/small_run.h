@@ -26,8 +26,8 @@ inline RunConfig small_config(const std::string& recipe) {
                       {"precision", {{"recipe", recipe}, {"head", "fp8"}}},
                       {"run", {{"steps", 20}, {"threads", 2}}}};
   if (recipe == "custom") {
-    // Everything the named recipes do not use: odd blocks, FP6, stochastic rounding on gradients.
-    const nlohmann::json x = {{"format", "e2m3"}, {"block", {1, 48}}, {"scale", "pow2"}}, w = {{"format", "e3m2"}, {"block", {16, 24}}}, dy = {{"format", "e4m3"}, {"block", {1, 20}}, {"rounding", "stochastic"}};
+    // Everything the named recipes do not use: odd blocks, FP6, stochastic rounding.
+    const nlohmann::json x = {{"format", "e2m3"}, {"block", {1, 48}}, {"scale", "pow2"}}, w = {{"format", "e3m2"}, {"block", {16, 24}}, {"rounding", "stochastic"}}, dy = {{"format", "e4m3"}, {"block", {1, 20}}, {"rounding", "stochastic"}};
     j["precision"]["custom"] = {{"fprop", {{"x", x}, {"w", w}}}, {"dgrad", {{"dy", dy}, {"w", w}}}, {"wgrad", {{"dy", dy}, {"x", x}}}};
   }
   RunConfig c = from_json(j);
