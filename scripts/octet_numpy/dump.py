@@ -2,7 +2,7 @@
 
 Names: mb{m}/{M}/x, dx          [T, K]        input and input gradient of module M in micro-batch m
        {M}/{P}/w, dw            [N, K]        weight and its gradient summed over the step's micro-batches
-       mb{m}/{M}/{P}/y, dy      [T, N]        output before bias, output gradient
+       mb{m}/{M}/{P}/y, dy      [T, N]        output (bias included), output gradient
 and for each quantized x, w, dy two images: `.row.data`, `.row.scale_inv` of the matrix, `.col.*` of its transpose.
 __metadata__["dump"] is JSON: step, recipe, micro_batches, specs {M: {image: spec or null}}, delayed {"M/x", "M/P/w", "M/P/dy": {"scale"}}
 and, when there are any, shared_grads ["M/P"]: weights whose dw holds more than this GEMM's gradient (a tied embedding).
@@ -36,6 +36,7 @@ class Dump:
         self.file = SafetensorsFile(path)
         meta = self._metadata()
         self.step, self.recipe, self.micro_batches = meta["step"], meta["recipe"], meta["micro_batches"]
+        self.gemm = meta.get("gemm", "blas")  # run.cpu_gemm: "exact" models a tensor core's narrow accumulator
         self.shared_grads = set(meta.get("shared_grads", []))
         self.specs = {module: self._module_specs(module, value) for module, value in meta["specs"].items()}
         self.delayed = {key: self._scale(key, value) for key, value in (meta.get("delayed") or {}).items()}
