@@ -2,19 +2,13 @@
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 if(OCTET_PORTABLE)
-  # Debian ships fmt and spdlog as shared libraries and as headers, not as archives: their header-only flavour it is.
+  # Debian ships fmt as a shared library and as headers, not as an archive: the header-only flavour it is.
   find_path(FMT_INCLUDE_DIR fmt/format.h REQUIRED)
-  find_path(SPDLOG_INCLUDE_DIR spdlog/spdlog.h REQUIRED)
   add_library(fmt::fmt INTERFACE IMPORTED)
   target_include_directories(fmt::fmt INTERFACE ${FMT_INCLUDE_DIR})
   target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY=1)
-  add_library(spdlog::spdlog INTERFACE IMPORTED)
-  target_include_directories(spdlog::spdlog INTERFACE ${SPDLOG_INCLUDE_DIR})
-  target_compile_definitions(spdlog::spdlog INTERFACE SPDLOG_FMT_EXTERNAL=1)
-  target_link_libraries(spdlog::spdlog INTERFACE fmt::fmt Threads::Threads)
 else()
   find_package(fmt 9.0 REQUIRED)
-  find_package(spdlog 1.10 REQUIRED)
 endif()
 find_package(cxxopts 3.0 REQUIRED)
 

@@ -151,7 +151,7 @@ class Config(Sandbox):
     def test_refused_precisions(self):
         self.refuse("e5m2", flags=["--fp8-recipe", "delayed", "--fp8-format", "e5m2"])
         blocks = {"format": "e4m3", "block": [128, 128]}
-        self.refuse("dgrad", precision={"recipe": "custom", "custom": {"dgrad": {"dy": blocks, "w": blocks}}})
+        self.refuse("two-dimensional blocks on gradients", precision={"recipe": "custom", "custom": {"dgrad": {"dy": blocks, "w": blocks}}})
 
     def test_what_this_version_does_not_do(self):
         self.refuse("parallel.tp", parallel={"tp": 2})
