@@ -12,6 +12,7 @@
 #include "config/config_io.h"
 #include "config/help.h"
 #include "config/nearest.h"
+#include "train/dump_file.h"
 #include "train/train.h"
 
 namespace octet {
@@ -78,17 +79,6 @@ double parse_minutes(const std::string& text) {
   return minutes;
 }
 
-std::string checked_dump(const std::string& text) {
-  const size_t colon = text.find(':');
-  int64_t step = 0;
-  const char* last = text.data() + std::min(colon, text.size());
-  const auto [end, error] = std::from_chars(text.data(), last, step);
-  if (colon == std::string::npos || colon + 1 == text.size() || error != std::errc() || end != last || step < 0) {
-    throw Error(ExitCode::config, fmt::format("\"{}\" is not STEP:GLOB", printable(text)), "--dump", "for example --dump 10:layers.0.*");
-  }
-  return text;
-}
-
 // The value of a field from the words after its flag. Text that is not of the field's type is left to from_json(), which
 // names the path and the expected type.
 nlohmann::json field_value(const FieldInfo& field, const std::vector<std::string>& words) {
@@ -150,7 +140,7 @@ Request read_request(int argc, char** argv) {
     }
     if (g.name == "--init-from") r.options.init_from = g.values[0];
     if (g.name == "--exit-after") r.options.exit_after_minutes = parse_minutes(g.values[0]);
-    if (g.name == "--dump") r.options.dump = checked_dump(g.values[0]);
+    if (g.name == "--dump") parse_dump_request(r.options.dump = g.values[0]);
     if (g.name == "--strict") r.options.strict = true;
     if (g.name == "--dry-run") r.options.dry_run = true;
     if (g.name == "--print-config") r.print_config = true;

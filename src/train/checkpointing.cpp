@@ -43,6 +43,14 @@ T state_value(const nlohmann::json& state, const char* key, const std::filesyste
   }
 }
 
+// Length of the amax histories the checkpoint holds, 0 without any.
+int64_t saved_history_length(const Checkpoint& c) {
+  if (!c.state().contains("fp8")) return 0;
+  const auto length = state_value<int64_t>(state_value<nlohmann::json>(c.state(), "fp8", c.path()), "amax_history_len", c.path());
+  if (length < 1) throw Error(ExitCode::checkpoint, "the state has an impossible amax history length", c.path().string(), "resume from another checkpoint");
+  return length;
+}
+
 }  // namespace
 
 std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int64_t keep_last, Engine& engine, const RunState& s, const nlohmann::json& resolved) {
@@ -91,13 +99,6 @@ RunState read_state(const Checkpoint& c) {
   return s;
 }
 
-int64_t saved_history_length(const Checkpoint& c) {
-  if (!c.state().contains("fp8")) return 0;
-  const auto length = state_value<int64_t>(state_value<nlohmann::json>(c.state(), "fp8", c.path()), "amax_history_len", c.path());
-  if (length < 1) throw Error(ExitCode::checkpoint, "the state has an impossible amax history length", c.path().string(), "resume from another checkpoint");
-  return length;
-}
-
 void load_weights(const Checkpoint& c, Engine& engine) {
   c.check_names("model", expected_model(engine));
   for (const auto& p : engine.model().params()) c.read("model", p->name, Dtype::f32, logical_shape(*p), p->master.data);
@@ -120,12 +121,12 @@ std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
     if (!quant.add_total(key, elements)) throw Error(ExitCode::checkpoint, fmt::format("the state counts elements of an unknown kind \"{}\"", key), c.path().string(), "resume from another checkpoint");
   }
   if (quant.has_delayed()) {
-    const bool same = c.state().contains("fp8") && state_value<nlohmann::json>(c.state(), "fp8", c.path()).value("sites", nlohmann::json()) == nlohmann::json(quant.site_names());
+    const bool same = saved_history_length(c) == quant.history_length() && state_value<nlohmann::json>(c.state(), "fp8", c.path()).value("sites", nlohmann::json()) == nlohmann::json(quant.site_names());
     if (same) {
       c.read("state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data());
       c.read("state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, quant.history().data());
     } else {
-      notes.push_back("the checkpoint has no amax history of this recipe: delayed scaling starts anew");
+      notes.push_back("the checkpoint has no amax history of this recipe and length: delayed scaling starts anew");
     }
   } else if (c.state().contains("fp8")) {
     notes.push_back("this recipe keeps no amax history: the checkpoint's is dropped");

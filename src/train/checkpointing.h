@@ -26,8 +26,6 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int
 
 // The state a checkpoint was saved with, for what must be known before the engine and the sampler are built.
 RunState read_state(const Checkpoint& checkpoint);
-// amax history length the checkpoint's run used, 0 when it kept none.
-int64_t saved_history_length(const Checkpoint& checkpoint);
 
 // Loads everything into engine. Returns notes about what could not be taken over (a recipe with other quantized tensors starts its histories anew).
 // Throws Error(checkpoint) for missing, unexpected or misshapen tensors.

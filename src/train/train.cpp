@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <utility>
 
 #include "config/config_io.h"
 #include "config/model_size.h"
@@ -48,11 +49,11 @@ struct StartingPoint {
   std::optional<Checkpoint> checkpoint;   // to go on from
   std::optional<Checkpoint> initial;      // to take weights from
   RunState state;
-  std::string newest;                     // what LATEST said and which checkpoints there were, to notice a run that writes meanwhile
+  std::string present;                    // names of the checkpoints there were, to notice a run that writes meanwhile
   std::vector<std::string> notes;
 };
 
-std::string newest_name(const std::filesystem::path& checkpoints) {
+std::string checkpoint_names(const std::filesystem::path& checkpoints) {
   std::vector<std::string> names;
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(checkpoints, missing)) {
@@ -74,7 +75,8 @@ void note_changes(const nlohmann::json& saved, const nlohmann::json& resolved, s
 // A directory without a checkpoint may be what is left of a run that ended early; anything else is not ours to write in.
 void check_unsaved_run(const std::filesystem::path& dir, const nlohmann::json& resolved, std::vector<std::string>& notes) {
   const auto config = dir / "config.resolved.json";
-  if (!std::filesystem::exists(config)) return;
+  std::error_code unreadable;  // RunDir::open says what is wrong with it
+  if (!std::filesystem::exists(config, unreadable)) return;
   note_changes(to_json(from_json(load_config_file(config.string()))), resolved, notes);
 }
 
@@ -88,7 +90,12 @@ void read_checkpoint(const std::filesystem::path& checkpoints, const TrainOption
   // Defaults that were derived from the first run's length stay, also in a longer run: the schedule and the histories are those it began with.
   for (const std::string& key : options.derived) {
     const nlohmann::json::json_pointer pointer(key);
-    if (saved.contains(pointer)) resolved[pointer] = saved[pointer];
+    if (!saved.contains(pointer)) continue;
+    const nlohmann::json own = std::exchange(resolved[pointer], saved[pointer]);
+    const RunConfig c = from_json(resolved);
+    if (c.sched.type == "constant" || c.sched.decay_steps.value_or(0) <= c.run.steps - c.sched.warmup_steps) continue;
+    resolved[pointer] = own;  // the run was made shorter than its decay
+    start.notes.push_back(fmt::format("the decay of {} steps does not fit a run of {}: it takes {}", *c.sched.decay_steps, c.run.steps, own.dump()));
   }
   config = from_json(resolved);
   note_changes(saved, resolved, start.notes);
@@ -149,7 +156,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   const Resume mode = resume_mode(config.ckpt.resume);
   const auto checkpoints = std::filesystem::path(config.run.dir) / "checkpoints";
   if (mode != Resume::never && !has_checkpoints(checkpoints)) check_unsaved_run(config.run.dir, resolved, start.notes);
-  start.newest = newest_name(checkpoints);
+  start.present = checkpoint_names(checkpoints);
   if (mode != Resume::never && has_checkpoints(checkpoints)) read_checkpoint(checkpoints, options, start, config, resolved);
   if (!options.init_from.empty()) {
     if (config.run.init_perturbation != 0) {
@@ -173,7 +180,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   if (options.strict && !start.notes.empty()) throw Error(ExitCode::config, start.notes.front(), "--strict", "repair what the message names, or leave out --strict");
 
   RunDir run_dir = RunDir::open(config.run.dir, mode);
-  if (run_dir.fresh() != start.newest.empty() || newest_name(checkpoints) != start.newest) {
+  if (checkpoint_names(checkpoints) != start.present) {
     throw Error(ExitCode::config, "another process wrote a checkpoint while this one was starting", config.run.dir, "start it again");
   }
   if (start.state.step >= config.run.steps) {

@@ -57,6 +57,15 @@ class Contract(Sandbox):
         self.assertEqual(result.rc, 21, result)
         self.assertEqual(json.loads((run / "config.resolved.json").read_text())["precision"]["amax_history_len"], length)
 
+    def test_a_shortened_run_decays_within_its_steps(self):
+        run = self.folder / "run"
+        linear = {"type": "linear", "warmup_steps": 1, "min_lr_ratio": 0.1}
+        self.assertEqual(octet("train", "--config", self.config(run={"steps": 400}, sched=linear), "--run-dir", run, "--exit-after", "0.000001").rc, 21)
+        result = octet("train", "--config", self.config(run={"steps": 8}, sched=linear), "--run-dir", run, "--resume", "must")
+        self.assertEqual(result.rc, OK, result)
+        self.assertIn("does not fit", result.stdout)
+        self.assertEqual(json.loads((run / "config.resolved.json").read_text())["sched"]["decay_steps"], 7)
+
     def test_quantized_elements_do_not_depend_on_resuming(self):
         settings = {"precision": {"recipe": "blockwise"}, "sched": {"type": "constant"}}
         straight = self.train("straight", run={"steps": 6}, **settings)

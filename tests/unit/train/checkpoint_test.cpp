@@ -59,6 +59,21 @@ TEST_F(Checkpointing, AnotherRecipeStartsItsHistoryAnewAndSaysSo) {
   EXPECT_EQ(masters(to), masters(from));
 }
 
+TEST_F(Checkpointing, HistoryOfAnotherLengthStartsAnewAndSaysSo) {
+  RunConfig c = small_config("delayed");
+  Engine from(c);
+  losses(from, c, 0, 2);
+  RunState state;
+  state.step = 2;
+  const Checkpoint saved = Checkpoint::open(save_run(dir_, 0, from, state, to_json(c)));
+  c.precision.amax_history_len = 5;
+  Engine to(c);
+  const auto notes = restore_run(saved, to);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("starts anew"), std::string::npos);
+  EXPECT_EQ(to.quant().history_length(), 5);
+}
+
 TEST_F(Checkpointing, PaddedRowsAreNotSaved) {
   const RunConfig c = small_config("bf16");
   Engine e(c);
