@@ -42,6 +42,11 @@ Row& Row::required(const char* example) {
   return *this;
 }
 
+Row& Row::unless(const char* alternative) {
+  field_.alternative = alternative;
+  return *this;
+}
+
 Row& Row::derived(const char* how) {
   field_.fallback_note = how;
   return *this;

@@ -22,6 +22,7 @@ class Row {
   Row& one_of(std::initializer_list<const char*> choices);
   Row& refuse(const char* value, const char* reason);     // an explanation instead of "must be one of"
   Row& required(const char* example);
+  Row& unless(const char* alternative);                   // required, if that field is not given
   Row& derived(const char* how);                          // what an absent value becomes
   Row& of(const std::vector<FieldInfo>& element);
   Row& flag(const char* name);                            // --name VALUE

@@ -135,11 +135,16 @@ void read_value(std::vector<DataSource>& out, const nlohmann::json& value, const
   read_list(out, value, data_source_fields(), place);
 }
 
+void read_value(std::vector<ValidSource>& out, const nlohmann::json& value, const FieldInfo&, const Place& place) {
+  read_list(out, value, valid_source_fields(), place);
+}
+
 void read_value(std::vector<PrecisionRule>& out, const nlohmann::json& value, const FieldInfo&, const Place& place) {
   read_list(out, value, precision_rule_fields(), place);
 }
 
 nlohmann::json write_value(const std::vector<DataSource>& value) { return write_list(value, data_source_fields()); }
+nlohmann::json write_value(const std::vector<ValidSource>& value) { return write_list(value, valid_source_fields()); }
 nlohmann::json write_value(const std::vector<PrecisionRule>& value) { return write_list(value, precision_rule_fields()); }
 
 void put(nlohmann::json& object, const std::string& path, nlohmann::json value) {

@@ -25,6 +25,7 @@ void read_value(bool& out, const nlohmann::json& value, const FieldInfo& field, 
 void read_value(std::string& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
 void read_value(std::vector<std::string>& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
 void read_value(std::vector<DataSource>& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
+void read_value(std::vector<ValidSource>& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
 void read_value(std::vector<PrecisionRule>& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
 // {"fprop": {"x": Spec, "w": Spec}, "dgrad": {"dy", "w"}, "wgrad": {"dy", "x"}} <-> keys "fprop.x" ...; a GEMM may be missing.
 void read_value(std::map<std::string, CustomOperand>& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
@@ -47,6 +48,7 @@ nlohmann::json write_value(const std::optional<T>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json();
 }
 nlohmann::json write_value(const std::vector<DataSource>& value);
+nlohmann::json write_value(const std::vector<ValidSource>& value);
 nlohmann::json write_value(const std::vector<PrecisionRule>& value);
 nlohmann::json write_value(const std::map<std::string, CustomOperand>& value);
 
@@ -58,6 +60,7 @@ template <> struct KindOf<bool> { static constexpr FieldKind value = FieldKind::
 template <> struct KindOf<std::string> { static constexpr FieldKind value = FieldKind::text; };
 template <> struct KindOf<std::vector<std::string>> { static constexpr FieldKind value = FieldKind::text_list; };
 template <> struct KindOf<std::vector<DataSource>> { static constexpr FieldKind value = FieldKind::object_list; };
+template <> struct KindOf<std::vector<ValidSource>> { static constexpr FieldKind value = FieldKind::object_list; };
 template <> struct KindOf<std::vector<PrecisionRule>> { static constexpr FieldKind value = FieldKind::object_list; };
 template <> struct KindOf<std::map<std::string, CustomOperand>> { static constexpr FieldKind value = FieldKind::object; };
 template <class T> struct KindOf<std::optional<T>> : KindOf<T> {};
@@ -102,7 +105,7 @@ void read_object(S& out, const nlohmann::json& value, const std::vector<Field<S>
   read_section(out, value, fields, "", place, seen);
   std::vector<const FieldInfo*> missing;
   for (const Field<S>& f : fields) {
-    if (f.required() && !seen.count(f.path)) missing.push_back(&f);
+    if (f.required() && !seen.count(f.path) && !seen.count(f.alternative)) missing.push_back(&f);
   }
   if (!missing.empty()) fail_missing(place, missing);
 }
@@ -115,8 +118,8 @@ nlohmann::json write_object(const S& in, const std::vector<Field<S>>& fields) {
   nlohmann::json out = nlohmann::json::object();
   for (const Field<S>& f : fields) {
     nlohmann::json value = f.write(in);
-    // An empty choice means "not chosen" (the recipe's own) and reads back as the default.
-    const bool unchosen = f.kind == FieldKind::text && !f.choices.empty() && value == "";
+    // An empty text means "not given" and reads back as the default.
+    const bool unchosen = f.kind == FieldKind::text && value == "";
     if (!value.is_null() && !unchosen) put(out, f.path, std::move(value));
   }
   return out;

@@ -8,7 +8,13 @@ namespace {
 using config_detail::Table;
 
 const std::vector<std::string>& recipes() {
-  static const std::vector<std::string> names = {"fp32", "bf16", "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "custom"};
+  static const std::vector<std::string> names = {"fp32",     "bf16",   "delayed", "tensorwise", "static", "rowwise", "rowwise_with_gw_hp",
+                                                 "blockwise", "mxfp8", "mxfp6",   "nvfp4",      "custom"};
+  return names;
+}
+
+const std::vector<std::string>& token_formats() {
+  static const std::vector<std::string> names = {"auto", "megatron", "llmc", "datatrove", "raw_u16", "raw_u32"};
   return names;
 }
 
@@ -55,6 +61,8 @@ void add_model(Table<RunConfig>& t) {
 void add_data(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(data.train), "training text: PREFIX of PREFIX.idx and PREFIX.bin, made by `octet data build`")
       .required("[{\"path\": \"data/text\"}]").of(infos(data_source_fields())).flag_values("--data-path");
+  t.add(OCTET_FIELD(data.valid), "named validation sets; none: the valid share of data.train").of(infos(valid_source_fields()));
+  t.add(OCTET_FIELD(data.blend_cache), "DIR/HASH-BlendedDataset-train of a Megatron run, whose blend order is taken over");
   t.add(OCTET_FIELD(data.split), "train,valid,test shares of the text, in file order").flag("--split");
   t.add(OCTET_FIELD(data.seq_len), "tokens in a sample").at_least(1).at_most(1 << 22).required("256").flag("--seq-length");
   t.add(OCTET_FIELD(data.eod_id), "token id that ends a document").at_least(0).at_most(1 << 24);
@@ -63,6 +71,8 @@ void add_data(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(data.reset_position_ids), "positions restart after the end of a document").flag_switch("--reset-position-ids", true);
   t.add(OCTET_FIELD(data.seed), "seed of the sample order").at_least(0).at_most(4294967295.0).derived("run.seed");
   t.add(OCTET_FIELD(data.prefetch), "micro-batches read ahead").at_least(0).at_most(4096);
+  t.add(OCTET_FIELD(data.partial_samples), "the last, shorter window of a stream: left out, or padded without loss").one_of({"drop", "pad"});
+  t.add(OCTET_FIELD(data.pad_id), "tokens of this id get no loss").at_least(0).at_most(1 << 24).derived("no such token");
 }
 
 void add_training(Table<RunConfig>& t) {
@@ -107,7 +117,11 @@ void add_precision(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(precision.head), "precision of the output head").one_of(on_off);
   t.add(OCTET_FIELD(precision.first_last_layers_bf16), "so many layers at each end stay in BF16")
       .at_least(0).at_most(4096).flag_optional("--first-last-layers-bf16", 1);
-  t.add(OCTET_FIELD(precision.calibration_steps), "steps that only collect magnitudes; this version knows 0 alone").at_least(0);
+  t.add(OCTET_FIELD(precision.calibration_steps), "first steps that scale each tensor by itself and collect magnitudes for static and delayed scales")
+      .at_least(0).at_most(1e9);
+  t.add(OCTET_FIELD(precision.static_amax.x), "static: largest magnitude expected of inputs").above(0).derived("collected by calibration_steps");
+  t.add(OCTET_FIELD(precision.static_amax.w), "static: largest magnitude expected of weights").above(0).derived("collected by calibration_steps");
+  t.add(OCTET_FIELD(precision.static_amax.dy), "static: largest magnitude expected of output gradients").above(0).derived("collected by calibration_steps");
   t.add(OCTET_FIELD(precision.emulate), "let a GPU emulate formats it lacks; the CPU computes every format");
   t.add(OCTET_FIELD(precision.custom), "operands of recipe custom; configs/recipes/ has examples");
   t.add(OCTET_FIELD(precision.rules), "recipes of single modules, first match wins").of(infos(precision_rule_fields()));
@@ -134,9 +148,18 @@ void add_running(Table<RunConfig>& t) {
   t.add(OCTET_FIELD(eval.interval), "steps between validations; 0: never").at_least(0).at_most(1e9).flag("--eval-interval");
   t.add(OCTET_FIELD(eval.samples), "size of the fixed validation set").at_least(1).at_most(1e9);
   t.add(OCTET_FIELD(log.interval), "steps between console lines").at_least(1).at_most(1e9).flag("--log-interval");
+  t.add(OCTET_FIELD(log.console), "fields of a console line and their order").one_of({"octet", "megatron"});
+  t.add(OCTET_FIELD(log.tensorboard), "TensorBoard event files in RUN/tb");
+  t.add(OCTET_FIELD(log.names), "TensorBoard tags").one_of({"octet", "megatron"});
+  t.add(OCTET_FIELD(log.stats_interval), "steps between FP8 health statistics; 0: never").at_least(0).at_most(1e9);
+  t.add(OCTET_FIELD(log.stats_modules), "globs of the module paths that have them");
+  t.add(OCTET_FIELD(log.profile), "Chrome trace of the steps below in RUN/trace.json, NVTX ranges").flag_switch("--profile", true);
+  t.add(OCTET_FIELD(log.profile_start), "first step of the trace").at_least(1).at_most(1e9).flag("--profile-step-start");
+  t.add(OCTET_FIELD(log.profile_end), "step after the last of the trace").at_least(2).at_most(1e9).flag("--profile-step-end");
   t.add(OCTET_FIELD(guard.deadline_s), "seconds a step may take; 0: max(60, 10 x median step)").at_least(0).at_most(1e9);
   t.add(OCTET_FIELD(guard.max_skipped), "consecutive skipped steps before giving up").at_least(1).at_most(1e9);
-  t.add(OCTET_FIELD(run.steps), "optimizer steps").at_least(1).at_most(1e9).required("300").flag("--train-iters");
+  t.add(OCTET_FIELD(run.steps), "optimizer steps").at_least(0).at_most(1e9).required("300").unless("run.tokens").flag("--train-iters");
+  t.add(OCTET_FIELD(run.tokens), "instead of run.steps: tokens to train on, rounded up to whole steps").at_least(1).at_most(9e18).derived("not given");
   t.add(OCTET_FIELD(run.seed), "seed of weights, sample order and stochastic rounding").flag("--seed");
   t.add(OCTET_FIELD(run.device), "where to train").one_of({"auto", "cpu", "cuda"});
   t.add(OCTET_FIELD(run.threads), "CPU threads; 0: all usable cores").at_least(0).at_most(4096);
@@ -165,8 +188,21 @@ const std::vector<Field<RunConfig>>& run_fields() {
 const std::vector<Field<DataSource>>& data_source_fields() {
   static const std::vector<Field<DataSource>> fields = [] {
     Table<DataSource> t;
-    t.add(OCTET_FIELD(path), "PREFIX of PREFIX.idx and PREFIX.bin").required("\"data/text\"");
-    t.add(OCTET_FIELD(weight), "share of the samples").above(0);
+    t.add(OCTET_FIELD(path), "PREFIX of PREFIX.idx and PREFIX.bin, or a file of another format; * and ? match several files").required("\"data/text\"");
+    t.add(OCTET_FIELD(weight), "share of the samples").above(0).derived("in all sources: by their sizes");
+    t.add(OCTET_FIELD(format), "format of the token files").one_of(token_formats());
+    t.add(OCTET_FIELD(index_cache), "DIR/HASH-GPTDataset-train of a Megatron run, whose sample order is taken over");
+    return t.fields;
+  }();
+  return fields;
+}
+
+const std::vector<Field<ValidSource>>& valid_source_fields() {
+  static const std::vector<Field<ValidSource>> fields = [] {
+    Table<ValidSource> t;
+    t.add(OCTET_FIELD(name), "name in metrics and on the console").required("\"wiki\"");
+    t.add(OCTET_FIELD(path), "token files, as in data.train").required("\"data/text\"");
+    t.add(OCTET_FIELD(format), "format of the token files").one_of(token_formats());
     return t.fields;
   }();
   return fields;
@@ -186,8 +222,10 @@ const std::vector<Field<CustomOperand>>& custom_operand_fields() {
   static const std::vector<Field<CustomOperand>> fields = [] {
     Table<CustomOperand> t;
     t.add(OCTET_FIELD(format), "element format").one_of({"bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"}).required("\"e4m3\"");
-    t.add(OCTET_FIELD(scale), "scale format").one_of({"fp32", "pow2", "e8m0"});
-    t.add(OCTET_FIELD(scaling), "scale from this tensor or from its history").one_of({"current", "delayed"});
+    t.add(OCTET_FIELD(scale), "scale format; ue4m3: E4M3 block scales under one FP32 scale a tensor (NVFP4)").one_of({"fp32", "pow2", "e8m0", "ue4m3"});
+    t.add(OCTET_FIELD(scaling), "scale from this tensor, from its history, or fixed").one_of({"current", "delayed", "static"});
+    t.add(OCTET_FIELD(static_amax), "static: magnitude that maps to the format's largest value").above(0).derived("collected by calibration_steps");
+    t.add(OCTET_FIELD(hadamard), "16 x 16 random Hadamard transform along the contraction first (both operands of wgrad)");
     t.add(OCTET_FIELD(rounding), "rounding of elements").one_of({"nearest", "stochastic"});
     t.add(OCTET_FIELD(margin), "scales are 2^margin smaller").at_least(-16).at_most(16);
     t.add(OCTET_FIELD(amax_epsilon), "lower bound of the largest magnitude").at_least(0).at_most(1);

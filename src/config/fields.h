@@ -36,6 +36,7 @@ struct FieldInfo {
   nlohmann::json fallback;           // default; null: absent
   std::string fallback_note;         // how an absent value is derived
   std::string example;               // non-empty: the field is required, and this is a value for the message that says so
+  std::string alternative;           // path of a field that may be given instead of a required one
   FieldFlag flag;
   std::map<std::string, std::string> refused;  // values that deserve an explanation instead of "must be one of"
   std::vector<FieldInfo> element;    // rows of the objects in an object list
@@ -63,6 +64,7 @@ struct Field : FieldInfo {
 
 const std::vector<Field<RunConfig>>& run_fields();
 const std::vector<Field<DataSource>>& data_source_fields();
+const std::vector<Field<ValidSource>>& valid_source_fields();
 const std::vector<Field<PrecisionRule>>& precision_rule_fields();
 const std::vector<Field<CustomOperand>>& custom_operand_fields();
 

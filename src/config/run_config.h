@@ -42,13 +42,24 @@ struct ModelConfig {
 };
 
 struct DataSource {
-  std::string path;      // PREFIX of PREFIX.idx / PREFIX.bin
-  double weight = 1.0;
+  std::string path;                // PREFIX of PREFIX.idx / PREFIX.bin, or a file of another format; * and ? match several files
+  std::optional<double> weight;    // share of the samples; absent in all sources: by their sizes
+  std::string format = "auto";     // auto | megatron | llmc | datatrove | raw_u16 | raw_u32 (data/token_source.h)
+  std::string index_cache;         // DIR/HASH-GPTDataset-train of a Megatron run, whose sample order is taken over
   bool operator==(const DataSource&) const = default;
 };
 
+struct ValidSource {
+  std::string name;                // in metrics and on the console
+  std::string path;
+  std::string format = "auto";
+  bool operator==(const ValidSource&) const = default;
+};
+
 struct DataConfig {
-  std::vector<DataSource> train;      // exactly one source for now; blends come with the next part
+  std::vector<DataSource> train;      // several: a blend
+  std::vector<ValidSource> valid;     // named validation sets, the first is the one comparisons use; empty: the valid share of `train`
+  std::string blend_cache;            // DIR/HASH-BlendedDataset-train of a Megatron run
   std::string split = "99,1,0";       // train, valid, test shares, in sequences and file order (Megatron)
   int64_t seq_len = 0;
   int64_t eod_id = 256;               // end-of-document token, used by the two options below (byte tokenizer: 256)
@@ -57,6 +68,8 @@ struct DataConfig {
   bool reset_position_ids = false;    // positions restart after EOD
   std::optional<int64_t> seed;        // of the sample order; absent: run.seed
   int64_t prefetch = 4;               // micro-batches read ahead
+  std::string partial_samples = "drop";  // drop | pad: the last, shorter window of a stream is left out, or padded without loss
+  std::optional<int64_t> pad_id;      // tokens of this id get no loss; also what padding is written as (absent: 0)
   bool operator==(const DataConfig&) const = default;
 };
 
@@ -87,8 +100,10 @@ struct SchedConfig {
 struct CustomOperand {
   std::string format = "bf16";        // bf16 | e4m3 | e5m2 | e3m2 | e2m3 | e2m1
   int64_t block_rows = 0, block_cols = 0;
-  std::string scale = "fp32";         // fp32 | pow2 | e8m0
-  std::string scaling = "current";    // current | delayed
+  std::string scale = "fp32";         // fp32 | pow2 | e8m0 | ue4m3 (NVFP4's two levels)
+  std::string scaling = "current";    // current | delayed | static
+  std::optional<double> static_amax;  // static: the magnitude that maps to the format's largest value; absent: from calibration
+  bool hadamard = false;              // 16 x 16 random Hadamard transform along the contraction before quantization (wgrad only)
   std::string rounding = "nearest";   // nearest | stochastic
   int64_t margin = 0;
   double amax_epsilon = 0;
@@ -106,6 +121,11 @@ struct AccumulateConfig {   // "" : the recipe's own; else fast | accurate
   bool operator==(const AccumulateConfig&) const = default;
 };
 
+struct StaticAmaxConfig {   // recipe static: magnitudes that map to the format's largest value; absent: from calibration
+  std::optional<double> x, w, dy;
+  bool operator==(const StaticAmaxConfig&) const = default;
+};
+
 struct PrecisionConfig {
   std::string recipe = "bf16";
   std::string format;                      // "": the recipe's own; hybrid | e4m3
@@ -119,7 +139,8 @@ struct PrecisionConfig {
   std::string wgrad = "fp8";               // fp8 | bf16
   std::string head = "bf16";               // bf16 | fp8 (the run's recipe)
   int64_t first_last_layers_bf16 = 0;      // so many layers at each end stay in BF16
-  int64_t calibration_steps = 0;           // 0; calibrated scales come later, other values are refused
+  int64_t calibration_steps = 0;           // first steps that scale each tensor by itself and collect amaxes for static and delayed scaling
+  StaticAmaxConfig static_amax;
   bool emulate = false;                    // lets a GPU compute formats it lacks by emulation; the CPU computes every format
   std::map<std::string, CustomOperand> custom;  // keys fprop.x fprop.w dgrad.dy dgrad.w wgrad.dy wgrad.x
   std::vector<PrecisionRule> rules;
@@ -152,6 +173,13 @@ struct EvalConfig {
 
 struct LogConfig {
   int64_t interval = 1;            // steps between console lines (metrics.jsonl gets every step)
+  std::string console = "octet";   // octet | megatron: the line's fields and their order
+  bool tensorboard = true;         // event files in RUN/tb
+  std::string names = "octet";     // octet | megatron: TensorBoard tags
+  int64_t stats_interval = 100;    // steps between FP8 health statistics; 0: never
+  std::vector<std::string> stats_modules = {"*"};  // globs of module paths that have them
+  bool profile = false;            // Chrome trace of the steps below in RUN/trace.json, NVTX ranges
+  int64_t profile_start = 10, profile_end = 12;    // steps [start, end)
   bool operator==(const LogConfig&) const = default;
 };
 
@@ -162,7 +190,8 @@ struct GuardConfig {
 };
 
 struct RunSection {
-  int64_t steps = 0;
+  int64_t steps = 0;               // resolved from `tokens` when that is given
+  std::optional<int64_t> tokens;   // instead of steps: the run's length in tokens, rounded up to whole steps
   uint64_t seed = 1234;
   std::string device = "auto";     // auto | cpu | cuda
   int64_t threads = 0;             // 0: all usable cores

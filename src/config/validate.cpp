@@ -58,6 +58,16 @@ void check_model(ModelConfig& m, int64_t seq_len) {
   }
 }
 
+void resolve_length(RunConfig& c) {
+  if (c.run.tokens) {
+    if (c.run.steps != 0) fail("run.tokens", fmt::format("is given beside run.steps {}", c.run.steps), "give one of the two");
+    const int64_t per_step = c.batch.global * c.data.seq_len;
+    c.run.steps = *c.run.tokens / per_step + (*c.run.tokens % per_step != 0);
+    c.run.tokens.reset();
+  }
+  if (c.run.steps < 1) fail("run.steps", fmt::format("{} is below 1", c.run.steps), "give the number of optimizer steps");
+}
+
 void check_data(DataConfig& d, const RunConfig& c) {
   if (d.train.size() != 1) {
     fail("data.train", d.train.empty() ? "the list is empty" : fmt::format("{} sources, but this version trains on exactly one", d.train.size()),
@@ -168,6 +178,7 @@ std::array<double, 3> parse_split(const std::string& split) {
 
 void validate(RunConfig& c) {
   c = from_json(to_json(c));   // ranges and choices again: the config may have been assembled in code
+  resolve_length(c);
   check_model(c.model, c.data.seq_len);
   check_data(c.data, c);
   check_batch(c);

@@ -18,7 +18,7 @@ TEST(Fields, DefaultsAreThoseOfTheStructs) {
   expected.model.intermediate_size = 384;
   expected.model.num_hidden_layers = 4;
   expected.model.num_attention_heads = 4;
-  expected.data.train = {{"data/text", 1.0}};
+  expected.data.train = {DataSource{"data/text", {}, "auto", {}}};
   expected.data.seq_len = 256;
   expected.batch = {4, 8};
   expected.optim.lr = 0.0005;
@@ -28,12 +28,13 @@ TEST(Fields, DefaultsAreThoseOfTheStructs) {
 
 // A value of the field that differs from its default.
 nlohmann::json other_value(const FieldInfo& f) {
-  if (f.path == "data.train") return nlohmann::json::parse(R"([{"path": "a/b", "weight": 0.25}])");
+  if (f.path == "data.train") return nlohmann::json::parse(R"([{"path": "a/b", "weight": 0.25, "format": "llmc", "index_cache": "c/d"}])");
+  if (f.path == "data.valid") return nlohmann::json::parse(R"([{"name": "n", "path": "a/b", "format": "megatron"}])");
   if (f.path == "precision.rules") return nlohmann::json::parse(R"([{"match": "layers.0.*", "recipe": "bf16"}])");
   if (f.path == "precision.custom") {
     return nlohmann::json::parse(R"({"wgrad": {
-      "dy": {"format": "e5m2", "block": [1, 64], "scale": "e8m0", "scaling": "delayed", "rounding": "stochastic", "margin": 2, "amax_epsilon": 0.5},
-      "x": {"format": "e3m2", "block": "row", "scale": "pow2", "scaling": "current", "rounding": "nearest", "margin": 0, "amax_epsilon": 0.0}}})");
+      "dy": {"format": "e5m2", "block": [1, 64], "scale": "e8m0", "scaling": "static", "static_amax": 3.0, "hadamard": true, "rounding": "stochastic", "margin": 2, "amax_epsilon": 0.5},
+      "x": {"format": "e3m2", "block": "row", "scale": "ue4m3", "scaling": "current", "hadamard": false, "rounding": "nearest", "margin": 0, "amax_epsilon": 0.0}}})");
   }
   switch (f.kind) {
     case FieldKind::integer: {
@@ -45,7 +46,7 @@ nlohmann::json other_value(const FieldInfo& f) {
       return f.fallback == v ? v + 0.125 : v;
     }
     case FieldKind::boolean: return f.fallback != true;
-    case FieldKind::text_list: return nlohmann::json::array({f.choices.at(0), f.choices.at(1)});
+    case FieldKind::text_list: return f.choices.empty() ? nlohmann::json::array({"a", "b"}) : nlohmann::json::array({f.choices.at(0), f.choices.at(1)});
     case FieldKind::text: break;
     case FieldKind::object:
     case FieldKind::object_list: ADD_FAILURE() << f.path << " has no test value"; break;
@@ -155,13 +156,13 @@ TEST(Fields, RangesAreNamed) {
 
 TEST(Fields, ChoicesNameTheNearest) {
   EXPECT_EQ(read_error(R"({"precision": {"recipe": "blokwise"}})"),
-            "precision.recipe must be one of fp32, bf16, delayed, tensorwise, rowwise, blockwise, mxfp8, custom, not \"blokwise\" (did you mean "
+            "precision.recipe must be one of fp32, bf16, delayed, tensorwise, static, rowwise, rowwise_with_gw_hp, blockwise, mxfp8, mxfp6, nvfp4, custom, not \"blokwise\" (did you mean "
             "\"blockwise\"?)");
   EXPECT_EQ(
       read_error(R"({"precision": {"recipe": "MXFP8"}})"),
-      "precision.recipe must be one of fp32, bf16, delayed, tensorwise, rowwise, blockwise, mxfp8, custom, not \"MXFP8\" (did you mean \"mxfp8\"?)");
+      "precision.recipe must be one of fp32, bf16, delayed, tensorwise, static, rowwise, rowwise_with_gw_hp, blockwise, mxfp8, mxfp6, nvfp4, custom, not \"MXFP8\" (did you mean \"mxfp8\"?)");
   EXPECT_EQ(read_error(R"({"precision": {"rules": [{"match": "head", "recipe": "bf61"}]}})"),
-            "precision.rules.0.recipe must be one of fp32, bf16, delayed, tensorwise, rowwise, blockwise, mxfp8, custom, not \"bf61\" (did you mean "
+            "precision.rules.0.recipe must be one of fp32, bf16, delayed, tensorwise, static, rowwise, rowwise_with_gw_hp, blockwise, mxfp8, mxfp6, nvfp4, custom, not \"bf61\" (did you mean "
             "\"bf16\"?)");
   EXPECT_EQ(read_error(R"({"precision": {"format": "e5m2"}})"),
             "precision.format = \"e5m2\": Pure E5M2 training is not supported, two mantissa bits are too few for weights and activations; use hybrid "
