@@ -8,11 +8,12 @@
 
 #include "checkpoint/safetensors.h"
 #include "config/config_io.h"
+#include "source_dir.h"
 
 namespace octet::test {
 namespace {
 
-std::filesystem::path directory() { return std::filesystem::path(OCTET_SOURCE_DIR) / "tests/golden/model_reference"; }
+std::filesystem::path directory() { return std::filesystem::path(octet::test::source_dir()) / "tests/golden/model_reference"; }
 
 std::vector<float> read_floats(const SafetensorsFile& f, const TensorInfo& t) {
   std::vector<float> out(static_cast<size_t>(t.shape.elements()));

@@ -4,6 +4,7 @@
 
 #include "config/model_size.h"
 #include "helpers.h"
+#include "source_dir.h"
 
 namespace octet::test {
 namespace {
@@ -12,14 +13,14 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> out;
-  for (const auto& entry : fs::directory_iterator(std::string(OCTET_SOURCE_DIR) + "/configs/" + folder)) {
+  for (const auto& entry : fs::directory_iterator(octet::test::source_dir() + "/configs/" + folder)) {
     if (entry.is_regular_file()) out.push_back(entry.path().string());
   }
   std::sort(out.begin(), out.end());
   return out;
 }
 
-std::string config_path(const std::string& name) { return std::string(OCTET_SOURCE_DIR) + "/configs/" + name; }
+std::string config_path(const std::string& name) { return octet::test::source_dir() + "/configs/" + name; }
 
 RunConfig composed(std::initializer_list<std::string> paths) {
   ConfigTree tree;

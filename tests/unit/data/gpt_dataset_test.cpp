@@ -6,6 +6,7 @@
 
 #include "data/mt19937_numpy.h"
 #include "unit/data/test_files.h"
+#include "source_dir.h"
 
 namespace octet::data {
 namespace {
@@ -110,7 +111,7 @@ TEST_F(Samples, ReferenceVectors) {
 }
 
 TEST_F(Samples, RandomCasesAgainstNumpy) {
-  std::ifstream file(OCTET_SOURCE_DIR "/tests/unit/data/sampler_cases.txt");
+  std::ifstream file(octet::test::source_dir() + "/tests/unit/data/sampler_cases.txt");
   int cases = 0, separate_cases = 0;
   for (std::string line; std::getline(file, line); ++cases) {
     std::istringstream in(line);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "source_dir.h"
 
 using namespace octet;
 
@@ -33,7 +34,7 @@ struct Table {
 
 // Reads "### TYPE, W = .., D = .., N = .., r = .." headings and the "| s | rate |" rows below them.
 std::vector<Table> published_tables() {
-  std::ifstream in(std::string(OCTET_SOURCE_DIR) + "/docs/reference/schedules.md");
+  std::ifstream in(octet::test::source_dir() + "/docs/reference/schedules.md");
   std::vector<Table> tables;
   for (std::string line; std::getline(in, line);) {
     char type[16];

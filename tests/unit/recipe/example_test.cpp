@@ -3,6 +3,7 @@
 
 #include "config/config_io.h"
 #include "recipe_support.h"
+#include "source_dir.h"
 
 using namespace recipe_test;
 
@@ -10,7 +11,7 @@ namespace {
 
 // The indented block of the page that begins with {"precision".
 std::string example() {
-  std::ifstream in(std::string(OCTET_SOURCE_DIR) + "/docs/numerics.md");
+  std::ifstream in(octet::test::source_dir() + "/docs/numerics.md");
   std::string text;
   for (std::string line; std::getline(in, line);) {
     if (text.empty() && line.rfind("    {\"precision\"", 0) != 0) continue;
@@ -22,7 +23,7 @@ std::string example() {
 
 TEST(example, of_a_custom_recipe) {
   ConfigTree tree;
-  for (const char* file : {"models/tiny_byte.json", "runs/quickstart.json"}) tree.merge_file(std::string(OCTET_SOURCE_DIR) + "/configs/" + file);
+  for (const char* file : {"models/tiny_byte.json", "runs/quickstart.json"}) tree.merge_file(octet::test::source_dir() + "/configs/" + file);
   tree.set_expression("data.train=[{\"path\": \"text\"}]");
   tree.merge(parse_config_text(example(), "docs/numerics.md"), {});
   RunConfig config = from_json(tree.values);

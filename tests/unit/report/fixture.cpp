@@ -8,6 +8,7 @@
 
 #include "core/philox.h"
 #include "report/metrics.h"
+#include "source_dir.h"
 
 namespace octet::test {
 
@@ -88,6 +89,6 @@ std::string read_text(const std::filesystem::path& path) {
   return text.str();
 }
 
-std::filesystem::path fixture(const std::string& name) { return std::filesystem::path(OCTET_SOURCE_DIR) / "tests/unit/report/fixtures" / name; }
+std::filesystem::path fixture(const std::string& name) { return std::filesystem::path(octet::test::source_dir()) / "tests/unit/report/fixtures" / name; }
 
 }  // namespace octet::test
