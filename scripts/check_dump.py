@@ -122,7 +122,7 @@ class Checker:
             if spec is not None:
                 images[side] = self._image(module, f"{label}.{side}", f"{base}.{side}", key, spec, matrix)
                 result[side] = None if images[side] is None else quantize.dequantize(*images[side], spec)
-        if row_spec is not None and row_spec == col_spec and row_spec.square and None not in images.values():
+        if row_spec is not None and row_spec == col_spec and row_spec.square and not row_spec.hadamard and row_spec.rounding == "nearest" and None not in images.values():
             (row_codes, row_grid), (col_codes, col_grid) = images["row"], images["col"]
             codes, scales = np.sum(row_codes.T != col_codes), differing(row_grid.T, col_grid)
             self.report.add(module, label + ".col = .row^T", x.size, codes, scales)

@@ -22,6 +22,7 @@ class QuantSpec:
     amax_epsilon: float = 0.0
     overflow_scale: float = FLT_MAX
     fp64_divide: bool = False
+    hadamard: bool = False
 
     @property
     def square(self):
@@ -40,7 +41,7 @@ class QuantSpec:
         for key in value:
             if key not in known:
                 raise ValueError(f"{where}: unknown key '{key}'")
-        choices = {"format": tuple(FORMATS), "scale": ("fp32", "pow2", "e8m0"), "scaling": ("current", "delayed"),
+        choices = {"format": tuple(FORMATS), "scale": ("fp32", "pow2", "e8m0", "ue4m3"), "scaling": ("current", "delayed", "static"),
                    "rounding": ("nearest", "stochastic")}
         for key, allowed in choices.items():
             if value.get(key, allowed[0]) not in allowed:
@@ -51,8 +52,8 @@ class QuantSpec:
         for key in ("amax_epsilon", "overflow_scale"):
             if not is_float32(value.get(key, 0.0)):
                 raise ValueError(f"{where}.{key}: must be a finite FP32 number")
-        if not isinstance(value.get("margin", 0), int) or not isinstance(value.get("fp64_divide", False), bool):
-            raise ValueError(f"{where}: 'margin' must be an integer and 'fp64_divide' a boolean")
+        if not isinstance(value.get("margin", 0), int) or any(not isinstance(value.get(key, False), bool) for key in ("fp64_divide", "hadamard")):
+            raise ValueError(f"{where}: 'margin' must be an integer, 'fp64_divide' and 'hadamard' booleans")
         return QuantSpec(**{**value, "block": tuple(block)})
 
 
@@ -90,11 +91,34 @@ def expand(grid, shape, block):
     return np.repeat(np.repeat(grid, rows, axis=0), columns, axis=1)[: shape[0], : shape[1]]
 
 
-def scaled(x, spec, delayed_scale=None):
-    """(fl32(x * scale) [rows, k], scale_inv grid). delayed_scale: the stored scale, required exactly by delayed scaling."""
+HADAMARD_SIGNS = np.array([-1.0 if 0x243F >> (15 - i) & 1 else 1.0 for i in range(16)], dtype=np.float32)
+
+
+def hadamard(x):
+    """float32 [rows, k] -> (1/4) H16 (signs * x) on each whole group of 16 along k; each butterfly's sum and difference rounded once."""
+    x = np.array(x, dtype=np.float32)
+    groups = x.shape[1] // 16
+    v = x[:, : 16 * groups].reshape(x.shape[0], groups, 16) * HADAMARD_SIGNS
+    for distance in (1, 2, 4, 8):
+        pairs = v.reshape(x.shape[0], groups, 8 // distance, 2, distance)
+        a, b = pairs[:, :, :, 0, :], pairs[:, :, :, 1, :]
+        v = np.stack([a + b, a - b], axis=3).reshape(x.shape[0], groups, 16)
+    x[:, : 16 * groups] = (v * np.float32(0.25)).reshape(x.shape[0], 16 * groups)
+    return x
+
+
+def source(x, spec):
+    """The values that are quantized: x, transformed along the contraction where the spec has it."""
     x = np.asarray(x, dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return hadamard(x) if spec.hadamard else x
+
+
+def scaled(x, spec, delayed_scale=None):
+    """(fl32(x * scale) [rows, k], scale_inv grid). delayed_scale: the stored scale, required exactly by delayed and static scaling."""
+    x = source(x, spec)
     if (delayed_scale is None) != (spec.scaling == "current"):
-        raise ValueError("a stored scale belongs to delayed scaling, and only to it")
+        raise ValueError("a stored scale belongs to delayed and static scaling, and only to them")
     if delayed_scale is None:
         scale, scale_inv = scale_from_amax(block_amax(x, spec.block), spec)
     else:

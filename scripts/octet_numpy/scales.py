@@ -1,12 +1,13 @@
 """Scale formulas. A scale multiplies before the cast; scale_inv multiplies after decoding.
 
 fp32, pow2  s = fl32(max / amax), 1 for a zero or non-finite amax, `overflow_scale` instead of Inf; pow2 rounds s down to a power of two.
+ue4m3       one s_t = fl32(448 max / amax) a tensor; code = e4m3(fl32(fl32(amax_b / max) * s_t)) a block, scale fl32(s_t / code), 0 for code 0 (NVFP4).
 e8m0        code = smallest power of two at or above fl32(amax * fl32(1 / max)), biased by 127 (round up, arXiv 2506.08027).
 Sources: NVIDIA Transformer Engine (per-tensor, block, MXFP8), torchao float8 (row-wise), OCP Microscaling 1.0 (E8M0).
 """
 import numpy as np
 
-from .formats import FORMATS
+from .formats import FORMATS, decode, encode
 
 E8M0_NAN = 0xFF
 
@@ -45,6 +46,8 @@ def scale_from_amax(amax, spec):
             code = e8m0_round_up(amax * np.float32(1.0 / float(max_value)))
         scale = np.where(code == E8M0_NAN, np.nan, np.ldexp(1.0, 127 - code.astype(np.int64))).astype(np.float32)
         return scale, e8m0_value(code)
+    if spec.scale == "ue4m3":
+        return two_level_scale(amax, max_value)
     usable = np.isfinite(amax) & (amax > 0)
     divisor = np.where(usable, amax, np.float32(1.0))
     with np.errstate(over="ignore"):
@@ -57,6 +60,17 @@ def scale_from_amax(amax, spec):
     if spec.scale == "pow2":
         scale = pow2_floor(scale)
     return scale, reciprocal(scale)
+
+
+def two_level_scale(amax, max_value):
+    """(scale, scale_inv) of NVFP4's two levels for a grid of block amaxes."""
+    tensor_amax = np.max(amax, initial=np.float32(0.0))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        tensor = np.float32(448.0) * max_value / tensor_amax if np.isfinite(tensor_amax) and tensor_amax > 0 else np.float32(1.0)
+        tensor = np.float32(np.finfo(np.float32).max) if np.isinf(tensor) else np.float32(tensor)
+        level = decode(encode((amax / max_value).astype(np.float32) * tensor, "e4m3"), "e4m3").astype(np.float32)
+        scale = np.where(level == 0, np.float32(0.0), tensor / np.where(level == 0, np.float32(1.0), level)).astype(np.float32)
+        return scale, (level / tensor).astype(np.float32)
 
 
 def delayed_scale(amax, spec, old_scale=1.0):

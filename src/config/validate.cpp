@@ -137,6 +137,10 @@ void check_precision(PrecisionConfig& p, const RunConfig& c) {
     fail("precision.first_last_layers_bf16", fmt::format("{} at each end of {} layers leaves none for recipe \"{}\"", p.first_last_layers_bf16,
          c.model.num_hidden_layers, p.recipe), "lower it, or choose recipe bf16");
   }
+  if (p.calibration_steps >= c.run.steps) {
+    fail("precision.calibration_steps", fmt::format("{} of a run of {} steps leave none that use the collected scales", p.calibration_steps, c.run.steps),
+         "lower it, or use recipe tensorwise, which scales every tensor by itself");
+  }
   if (!p.amax_history_len) p.amax_history_len = std::max<int64_t>(16, std::min<int64_t>(1024, c.run.steps / 10));
 }
 
@@ -185,7 +189,6 @@ void validate(RunConfig& c) {
   check_schedule(c.sched, c.run.steps);
   check_precision(c.precision, c);
   check_parallel(c.parallel);
-  if (c.precision.calibration_steps != 0) fail("precision.calibration_steps", "calibrated scales are not in this version", "set it to 0");
   if (c.run.device == "cuda") fail("run.device", "\"cuda\", but this build trains on the CPU", "set it to \"cpu\" or \"auto\"");
 }
 

@@ -1,12 +1,18 @@
 // Quantization in two passes over the source: amax of each block, then encoding with the block's scale. Blocks of any shape
-// take one of two paths: by row (blocks of one row, or the whole tensor) and by band of rows.
+// take one of two paths: by row (blocks of one row, or the whole tensor) and by band of rows. Statistics are gathered while a row's values
+// and codes are at hand, in partial sums of fixed tiles that are folded in order.
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <optional>
 
 #include "core/philox.h"
 #include "cpu/convert.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/scratch.h"
 #include "numerics/formats.h"
+#include "numerics/hadamard.h"
 #include "numerics/scale.h"
 
 namespace octet::cpu {
@@ -82,8 +88,7 @@ int64_t block_amax(Ctx& ctx, const MatrixView& x, const Grid& g, float* amax, fl
     }
     counts[task] = nonfinite;
   });
-  int64_t nonfinite = 0;
-  for (int64_t t = 0; t < tasks; ++t) nonfinite += counts[t];
+  const int64_t nonfinite = std::accumulate(counts, counts + tasks, int64_t{0});
   if (g.split_block) {
     for (int64_t t = 0; t < tasks; ++t) {
       for (int64_t c = 0; c < g.cols; ++c) amax[c] = std::max(amax[c], partial[t * g.cols + c]);
@@ -95,6 +100,9 @@ int64_t block_amax(Ctx& ctx, const MatrixView& x, const Grid& g, float* amax, fl
 // Turns amax (in place) into quantize multipliers and writes their inverses.
 void scales_from_amax(Ctx& ctx, const QuantSpec& spec, const QuantTarget& target, float* amax_to_scale, float* scale_inv, int64_t n) {
   const float max = format_info(spec.format).max_finite;
+  float tensor_scale = 1.0f;
+  if (spec.scale == ScaleKind::ue4m3) tensor_scale = two_level_tensor_scale(*std::max_element(amax_to_scale, amax_to_scale + n), max, spec.amax_epsilon);
+  const float* stored = spec.stored_scale() ? target.stored_scale : nullptr;
   parallel_tiles(ctx.pool(), n, 4096, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       float& s = amax_to_scale[i];
@@ -102,13 +110,85 @@ void scales_from_amax(Ctx& ctx, const QuantSpec& spec, const QuantTarget& target
         const uint8_t code = mx_scale_code(std::max(s, spec.amax_epsilon), spec.format);
         s = e8m0_reciprocal(code);
         scale_inv[i] = e8m0_decode(code);
+      } else if (spec.scale == ScaleKind::ue4m3) {
+        const uint8_t code = two_level_block_code(std::max(s, spec.amax_epsilon), max, tensor_scale);
+        s = two_level_multiplier(code, tensor_scale);
+        scale_inv[i] = two_level_scale_inv(code, tensor_scale);
       } else {
-        s = spec.scaling == Scaling::delayed ? *target.delayed_scale
-                                             : scale_from_amax(s, max, spec.scale == ScaleKind::pow2, spec.amax_epsilon, spec.overflow_scale, spec.fp64_divide);
+        s = stored ? *stored : scale_from_amax(s, max, spec.scale == ScaleKind::pow2, spec.amax_epsilon, spec.overflow_scale, spec.fp64_divide);
         scale_inv[i] = inverse_scale(s);
       }
     }
   });
+}
+
+// What the statistics of an image need beside its rows.
+struct Observer {
+  std::array<float, 256> value;   // of each code
+  float limit;                    // beyond it a scaled value is saturated
+  const float* scale_inv;
+  ImageHealth* tiles;             // one a tile of tile_rows rows
+
+  Observer(Dtype format, const float* inverse, ImageHealth* partial) : scale_inv(inverse), tiles(partial) {
+    const FormatInfo f = format_info(format);
+    // Half the spacing of the largest values, 2^(emax - mantissa bits).
+    limit = f.max_finite + 0.5f * std::ldexp(1.0f, f.emax - f.mantissa_bits);
+    for (int code = 0; code < 256; ++code) value[static_cast<size_t>(code)] = decode(format, static_cast<uint8_t>(code));
+  }
+
+  template <class T>
+  void row(const T* x, const uint8_t* q, const float* scales, const float* inverses, int64_t block_cols, int64_t n, ImageHealth& h) const {
+    for (int64_t c0 = 0, b = 0; c0 < n; c0 += block_cols, ++b) {
+      const float scale = scales[b], inverse = inverses[b];
+      for (int64_t c = c0; c < std::min(n, c0 + block_cols); ++c) {
+        const float v = to_float(x[c]);
+        if (!std::isfinite(v)) {
+          ++h.nonfinite;
+          continue;
+        }
+        const double wide = v, read = static_cast<double>(value[q[c]]) * inverse, error = read - wide;
+        h.amax = std::max(h.amax, std::fabs(v));
+        h.underflow += v != 0.0f && value[q[c]] == 0.0f;
+        h.saturated += std::fabs(v * scale) > limit;
+        h.sum_xx += wide * wide;
+        h.sum_qq += read * read;
+        h.sum_xq += wide * read;
+        h.sum_ee += error * error;
+      }
+    }
+    h.elements += n;
+  }
+};
+
+// The 16-point transform along the contraction: along rows for a row image, down columns for a column image. What is left over of an extent that 16
+// does not divide stays as it is, in both operands alike. Returns the number of non-finite elements of x: the transform spreads them.
+template <class T>
+int64_t transform(Ctx& ctx, const MatrixView& x, bool down_columns, float* out, int64_t* counts) {
+  const int64_t rows_a_task = down_columns ? hadamard_size : tile_rows;
+  parallel_tiles(ctx.pool(), x.rows, rows_a_task, [&](int64_t r0, int64_t r1, int) {
+    int64_t& count = counts[r0 / rows_a_task] = 0;
+    for (int64_t r = r0; r < r1; ++r) count += amax_array(x.row<T>(r), x.cols).nonfinite;
+  });
+  const int64_t nonfinite = std::accumulate(counts, counts + (x.rows + rows_a_task - 1) / rows_a_task, int64_t{0});
+  if (!down_columns) {
+    parallel_tiles(ctx.pool(), x.rows, tile_rows, [&](int64_t r0, int64_t r1, int) {
+      for (int64_t r = r0; r < r1; ++r) {
+        float* y = out + r * x.cols;
+        for (int64_t c = 0; c < x.cols; ++c) y[c] = to_float(x.row<T>(r)[c]);
+        for (int64_t c = 0; c + hadamard_size <= x.cols; c += hadamard_size) hadamard16(y + c);
+      }
+    });
+    return nonfinite;
+  }
+  parallel_tiles(ctx.pool(), x.rows, hadamard_size, [&](int64_t r0, int64_t r1, int) {
+    for (int64_t c = 0; c < x.cols; ++c) {
+      float v[hadamard_size];
+      for (int64_t r = r0; r < r1; ++r) v[r - r0] = to_float(x.row<T>(r)[c]);
+      if (r1 - r0 == hadamard_size) hadamard16(v);
+      for (int64_t r = r0; r < r1; ++r) out[r * x.cols + c] = v[r - r0];
+    }
+  });
+  return nonfinite;
 }
 
 template <class T>
@@ -120,7 +200,7 @@ void encode_row_stochastic(const T* x, const float* scales, int64_t block_cols, 
 
 template <class T>
 void encode_rows(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const QuantTarget& target, const Grid& g, const float* scales, const Operand& image,
-                 const WorkerScratch& scratch) {
+                 const WorkerScratch& scratch, const Observer* observer) {
   const Philox rng(ctx.seed, RngPurpose::stochastic_rounding, target.site_hash, ctx.step);
   parallel_tiles(ctx.pool(), x.rows, tile_rows, [&](int64_t r0, int64_t r1, int worker) {
     for (int64_t r = r0; r < r1; ++r) {
@@ -143,28 +223,60 @@ void encode_rows(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const Qua
         }
         encode_array_scales(spec.format, src, wide, q, x.cols);
       }
+      if (observer) observer->row(src, q, s, observer->scale_inv + r / g.block_rows * g.cols, g.block_cols, x.cols, observer->tiles[r0 / tile_rows]);
     }
   });
 }
 
 // Returns the tensor's amax; adds to nonfinite.
-float quantize_image(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const QuantTarget& target, const Operand& image, int64_t& nonfinite) {
+float quantize_image(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, const QuantTarget& target, const Operand& image, ImageHealth* health,
+                     int64_t& nonfinite) {
   Arena::Scope scope(ctx.scratch());
+  MatrixView x = source;
+  int64_t nonfinite_source = 0;
+  if (spec.hadamard) {
+    const Tensor transformed = ctx.scratch().alloc(Dtype::f32, {source.rows, source.cols});
+    int64_t* transform_counts = ctx.scratch().alloc_array<int64_t>((source.rows + hadamard_size - 1) / hadamard_size);
+    if (!ctx.planning()) {
+      nonfinite_source = source.dtype == Dtype::bf16 ? transform<bf16>(ctx, source, image.transposed, transformed.as<float>(), transform_counts)
+                                                     : transform<float>(ctx, source, image.transposed, transformed.as<float>(), transform_counts);
+    }
+    x = transformed;
+  }
   const Grid g = make_grid(x, image);
   const int64_t tasks = (x.rows + g.band - 1) / g.band;
   float* scales = ctx.scratch().alloc_array<float>(g.rows * g.cols);
   float* partial = ctx.scratch().alloc_array<float>(g.split_block ? tasks * g.cols : 0);
   int64_t* counts = ctx.scratch().alloc_array<int64_t>(tasks);
   const WorkerScratch scratch(ctx, x.cols);
+  const int64_t tiles = (x.rows + tile_rows - 1) / tile_rows;
+  ImageHealth* partial_health = ctx.scratch().alloc_array<ImageHealth>(tiles);   // planned in every step: which one gathers is not known beforehand
+  float* block_maxima = ctx.scratch().alloc_array<float>(g.rows * g.cols);
   if (ctx.planning() || x.elements() == 0) return 0;
   nonfinite = x.dtype == Dtype::bf16 ? block_amax<bf16>(ctx, x, g, scales, partial, counts, scratch) : block_amax<float>(ctx, x, g, scales, partial, counts, scratch);
+  if (spec.hadamard) nonfinite = nonfinite_source;
   float amax = 0;
   for (int64_t i = 0; i < g.rows * g.cols; ++i) amax = std::max(amax, scales[i]);
+  if (health) std::copy_n(scales, g.rows * g.cols, block_maxima);
   scales_from_amax(ctx, spec, target, scales, image.scale_inv.as<float>(), g.rows * g.cols);
+  std::optional<Observer> observer;
+  if (health) {
+    std::fill_n(partial_health, tiles, ImageHealth{});
+    observer.emplace(spec.format, image.scale_inv.as<float>(), partial_health);
+  }
+  const Observer* watching = observer ? &*observer : nullptr;
   if (x.dtype == Dtype::bf16) {
-    encode_rows<bf16>(ctx, x, spec, target, g, scales, image, scratch);
+    encode_rows<bf16>(ctx, x, spec, target, g, scales, image, scratch, watching);
   } else {
-    encode_rows<float>(ctx, x, spec, target, g, scales, image, scratch);
+    encode_rows<float>(ctx, x, spec, target, g, scales, image, scratch, watching);
+  }
+  if (health) {
+    for (int64_t t = 0; t < tiles; ++t) health->merge(partial_health[t]);
+    for (int64_t i = 0; i < g.rows * g.cols; ++i) {
+      if (!(block_maxima[i] > 0) || !std::isfinite(block_maxima[i])) continue;
+      health->scale_min = std::min(health->scale_min, scales[i]);
+      health->scale_max = std::max(health->scale_max, scales[i]);
+    }
   }
   return amax;
 }
@@ -174,8 +286,8 @@ float quantize_image(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   float amax = 0;
   int64_t nonfinite = 0;
-  if (out.row.data.rows) amax = quantize_image(ctx, x, out.row_spec, out.target, out.row, nonfinite);
-  if (out.col.data.rows) amax = quantize_image(ctx, x, out.col_spec, out.target, out.col, nonfinite);
+  if (out.row.data.rows) amax = quantize_image(ctx, x, out.row_spec, out.target, out.row, out.target.row_health, nonfinite);
+  if (out.col.data.rows) amax = std::max(amax, quantize_image(ctx, x, out.col_spec, out.target, out.col, out.target.col_health, nonfinite));
   if (ctx.planning()) return;
   if (out.target.amax) *out.target.amax = std::max(*out.target.amax, amax);
   if (out.target.nonfinite) *out.target.nonfinite += nonfinite;

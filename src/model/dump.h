@@ -23,7 +23,7 @@ class Dump {
     std::string module;
     QuantSpec x_row, x_col, w_row, w_col, dy_row, dy_col;
   };
-  struct DelayedScale {
+  struct StoredScale {
     std::string site;
     float scale;
   };
@@ -35,7 +35,7 @@ class Dump {
 
   std::vector<Entry> entries;
   std::vector<ModuleSpecs> specs;
-  std::vector<DelayedScale> delayed_scales;
+  std::vector<StoredScale> stored_scales;   // of delayed and static scaling
 
  private:
   std::string glob_;

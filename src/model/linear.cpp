@@ -6,15 +6,12 @@
 namespace octet {
 namespace {
 
-// Whether one set of bytes serves both images: same description, and blocks that transpose onto themselves.
-bool shares_bytes(const QuantSpec& row, const QuantSpec& col) { return row.quantized() && row == col && row.square() && row.rounding == Rounding::nearest; }
-
 // Images of a [rows, cols] matrix: quantized ones from the arenas, unquantized ones views of `value`.
 void allocate_pair(const QuantSpec& row_spec, const QuantSpec& col_spec, const MatrixView& value, int64_t rows, int64_t cols, Arena& row_arena, Arena& col_arena,
                    QuantizedOut& images, Operand& row, Operand& col) {
   images.row_spec = row_spec;
   images.col_spec = col_spec;
-  const bool shared = shares_bytes(row_spec, col_spec);
+  const bool shared = images_share_bytes(row_spec, col_spec);
   if (row_spec.quantized()) {
     row = images.row = alloc_image(shared ? col_arena : row_arena, row_spec, rows, cols, false);
   } else {
@@ -33,12 +30,12 @@ void allocate_pair(const QuantSpec& row_spec, const QuantSpec& col_spec, const M
 
 Linear::Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant) : module_(std::move(module)), parts_(std::move(parts)), recipe_(recipe) {
   in_ = parts_.front().weight->shape[1];
-  site_x_ = quant.add(module_ + "/x", Role::x, recipe_.x_row.quantized() ? recipe_.x_row : recipe_.x_col);
+  site_x_ = quant.add(module_ + "/x", Role::x, recipe_.x_row, recipe_.x_col);
   for (Part& p : parts_) {
     OCTET_CHECK(p.weight->shape[1] == in_, "{}: {} has {} inputs, {} expected", module_, p.name, p.weight->shape[1], in_);
     out_ += p.weight->shape[0];
-    p.site_w = quant.add(module_ + "/" + p.name + "/w", Role::w, recipe_.w_row.quantized() ? recipe_.w_row : recipe_.w_col);
-    p.site_dy = quant.add(module_ + "/" + p.name + "/dy", Role::dy, recipe_.dy_row.quantized() ? recipe_.dy_row : recipe_.dy_col);
+    p.site_w = quant.add(module_ + "/" + p.name + "/w", Role::w, recipe_.w_row, recipe_.w_col);
+    p.site_dy = quant.add(module_ + "/" + p.name + "/dy", Role::dy, recipe_.dy_row, recipe_.dy_col);
   }
 }
 
@@ -53,7 +50,7 @@ void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant) {
   for (Part& p : parts_) {
     QuantizedOut out{recipe_.w_row, recipe_.w_col, {}, {}, quant.target(p.site_w)};
     if (recipe_.w_row.quantized()) out.row = p.w_row;
-    if (recipe_.w_col.quantized() && !shares_bytes(recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
+    if (recipe_.w_col.quantized() && !images_share_bytes(recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
     if (!out.row.data.rows && !out.col.data.rows) continue;
     ops::quantize(ctx, p.weight->working, out);
   }
@@ -63,7 +60,7 @@ void Linear::count_images(QuantRegistry& quant) const {
   for (const Part& p : parts_) {
     const int64_t n = p.weight->shape.elements();
     if (recipe_.w_row.quantized()) quant.count(p.site_w, recipe_.w_row.format, n);
-    if (recipe_.w_col.quantized() && !shares_bytes(recipe_.w_row, recipe_.w_col)) quant.count(p.site_w, recipe_.w_col.format, n);
+    if (recipe_.w_col.quantized() && !images_share_bytes(recipe_.w_row, recipe_.w_col)) quant.count(p.site_w, recipe_.w_col.format, n);
   }
 }
 
@@ -155,12 +152,18 @@ void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const Tenso
 
 void Linear::dump_weights(Dump& dump, QuantRegistry& quant) const {
   if (!dump.wants(module_)) return;
-  dump.specs.push_back({module_, recipe_.x_row, recipe_.x_col, recipe_.w_row, recipe_.w_col, recipe_.dy_row, recipe_.dy_col});
-  const auto note_scale = [&](int site, const QuantSpec& spec, const std::string& site_name) {
-    if (spec.quantized() && spec.scaling == Scaling::delayed) dump.delayed_scales.push_back({site_name, quant.scales()[static_cast<size_t>(site)]});
+  // While it calibrates, a tensor is scaled by itself: the dump says what this step did.
+  const auto as_used = [&](QuantSpec spec, int site) {
+    if (!quant.uses_stored_scale(site)) spec.scaling = Scaling::current;
+    return spec;
   };
-  const auto either = [](const QuantSpec& row, const QuantSpec& col) -> const QuantSpec& { return row.quantized() ? row : col; };
-  note_scale(site_x_, either(recipe_.x_row, recipe_.x_col), module_ + "/x");
+  const Part& first = parts_.front();
+  dump.specs.push_back({module_, as_used(recipe_.x_row, site_x_), as_used(recipe_.x_col, site_x_), as_used(recipe_.w_row, first.site_w), as_used(recipe_.w_col, first.site_w),
+                        as_used(recipe_.dy_row, first.site_dy), as_used(recipe_.dy_col, first.site_dy)});
+  const auto note_scale = [&](int site, const std::string& site_name) {
+    if (quant.uses_stored_scale(site)) dump.stored_scales.push_back({site_name, quant.scales()[static_cast<size_t>(site)]});
+  };
+  note_scale(site_x_, module_ + "/x");
   for (const Part& p : parts_) {
     const std::string key = module_ + "/" + p.name;
     dump.add(key + "/w", p.weight->working);
@@ -168,8 +171,8 @@ void Linear::dump_weights(Dump& dump, QuantRegistry& quant) const {
     dump.add_image(key + "/w.col", p.w_col);
     dump.add(key + "/dw", p.weight->grad);
     if (p.bias) dump.add(key + "/bias", p.bias->working);
-    note_scale(p.site_w, either(recipe_.w_row, recipe_.w_col), key + "/w");
-    note_scale(p.site_dy, either(recipe_.dy_row, recipe_.dy_col), key + "/dy");
+    note_scale(p.site_w, key + "/w");
+    note_scale(p.site_dy, key + "/dy");
   }
 }
 

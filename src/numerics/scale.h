@@ -83,6 +83,22 @@ OCTET_HD inline float delayed_scale(float window_amax, float format_max, int mar
   return pow2 ? floor_to_pow2(scale) : scale;
 }
 
+// NVFP4's two levels (arXiv 2509.25149, section 2): one FP32 scale a tensor, which maps its amax to the largest block scale times the largest element,
+// and an E4M3 scale a block. A block is quantized with two_level_multiplier() and recovered with two_level_scale_inv(); a block whose scale
+// underflows to 0 becomes zeros. amax rules as in scale_from_amax().
+OCTET_HD inline float two_level_tensor_scale(float tensor_amax, float format_max, float epsilon) {
+  return scale_from_amax(tensor_amax, format_info(Dtype::e4m3).max_finite * format_max, false, epsilon, 0x1.fffffep127f, false);
+}
+OCTET_HD inline uint8_t two_level_block_code(float block_amax, float format_max, float tensor_scale) {
+  return encode<Dtype::e4m3>(numerics_detail::multiply_rn(numerics_detail::divide_rn(block_amax, format_max), tensor_scale));
+}
+OCTET_HD inline float two_level_multiplier(uint8_t block_code, float tensor_scale) {
+  return block_code == 0 ? 0.0f : numerics_detail::divide_rn(tensor_scale, decode<Dtype::e4m3>(block_code));
+}
+OCTET_HD inline float two_level_scale_inv(uint8_t block_code, float tensor_scale) {
+  return numerics_detail::divide_rn(decode<Dtype::e4m3>(block_code), tensor_scale);
+}
+
 // E8M0 code of an MX block (32 elements): 2^ceil(log2(amax / max_finite)) ("RCEIL"; Transformer Engine and cuBLAS;
 // arXiv 2506.08027 on why rounding down as in OCP Microscaling 1.0 diverges). Computed as amax * fl(1 / max_finite), which
 // gives the code of the division for every mantissa. amax 0: 0x00; Inf: 0xFE; NaN: 0xFF. The block is then quantized with

@@ -1,9 +1,11 @@
 // Quantization of a high-precision matrix into the images a GEMM reads.
 //
+//   x           = the source, after the Hadamard transform along the contraction where the spec has one (numerics/hadamard.h)
 //   amax_b      = max |x| over block b (unscaled; any NaN or Inf makes it +Inf and is counted)
-//   scale_b     = scale rule of the spec (numerics/scale.h); delayed: QuantTarget::delayed_scale
+//   scale_b     = scale rule of the spec (numerics/scale.h); delayed, static: QuantTarget::stored_scale, unless that is null (calibration)
 //   q           = encode(fl32(x * scale_b)), round to nearest even or stochastic, saturating
-//   scale_inv_b = fl32(1 / scale_b); E8M0: 2^(code - 127)
+//   scale_inv_b = fl32(1 / scale_b); E8M0: 2^(code - 127); ue4m3: fl32(decode(code) / tensor scale)
+//   statistics  = recipe/health.h, added to QuantTarget::row_health, col_health where those are not null
 //
 // Both backends give the same bits. Blocks at the edges are partial: their amax is over the elements that exist.
 #pragma once

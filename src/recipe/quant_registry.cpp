@@ -15,10 +15,24 @@ const char* name(Role r) {
   return names[static_cast<size_t>(r)];
 }
 
-int QuantRegistry::add(std::string site_name, Role role, const QuantSpec& spec) {
+namespace {
+
+// The scale that maps `amax` to the format's largest value, as far below as the margin says.
+float stored_scale(const QuantSpec& s, float amax, float old) {
+  return delayed_scale(amax, format_info(s.format).max_finite, s.margin, old, s.scale == ScaleKind::pow2, s.overflow_scale);
+}
+
+}  // namespace
+
+int QuantRegistry::add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col) {
   for (const auto& s : sites_) OCTET_CHECK(s.name != site_name, "quantization site {} registered twice", site_name);
-  sites_.push_back({std::move(site_name), role, spec, spec.quantized() && spec.scaling == Scaling::delayed});
-  scale_.push_back(1.0f);
+  const std::string module = site_name.substr(0, site_name.find('/'));
+  const auto& globs = health_options_.modules;
+  const bool watched = health_options_.interval > 0 && std::any_of(globs.begin(), globs.end(), [&](const std::string& g) { return glob_match(g, module); });
+  sites_.push_back({std::move(site_name), role, row, col, watched});
+  health_.resize(2 * sites_.size());
+  const QuantSpec& spec = sites_.back().stored();
+  scale_.push_back(spec.stored_scale() && spec.static_amax > 0 ? stored_scale(spec, spec.static_amax, 1.0f) : 1.0f);
   amax_.push_back(0.0f);
   nonfinite_.push_back(0);
   history_.resize(sites_.size() * static_cast<size_t>(length_), 0.0f);
@@ -33,35 +47,78 @@ void QuantRegistry::set_history(int64_t length, bool most_recent) {
 
 QuantTarget QuantRegistry::target(int site) {
   const auto i = static_cast<size_t>(site);
-  return {&scale_[i], &amax_[i], &nonfinite_[i], fnv1a64(sites_[i].name)};
+  QuantTarget t{uses_stored_scale(site) ? &scale_[i] : nullptr, &amax_[i], &nonfinite_[i], fnv1a64(sites_[i].name)};
+  if (due_ && sites_[i].watched) {
+    t.row_health = &health_[2 * i];
+    t.col_health = &health_[2 * i + 1];
+  }
+  return t;
+}
+
+bool QuantRegistry::uses_stored_scale(int site) const {
+  const auto i = static_cast<size_t>(site);
+  const QuantSpec& s = sites_[i].stored();
+  if (!s.stored_scale()) return false;
+  if (s.static_amax > 0) return true;
+  if (s.scaling == Scaling::delayed && calibration_steps_ == 0) return true;
+  return step_ >= calibration_steps_ && history_of(i)[length_ - 1] > 0;
 }
 
 QuantTarget QuantRegistry::silent_target(int site) {
   QuantTarget t = target(site);
   t.amax = nullptr;
   t.nonfinite = nullptr;
+  t.row_health = t.col_health = nullptr;
   return t;
 }
 
-void QuantRegistry::clear_step() {
+void QuantRegistry::begin_step(int64_t step) {
+  step_ = step;
+  due_ = health_options_.interval > 0 && (step + 1) % health_options_.interval == 0;
   std::fill(amax_.begin(), amax_.end(), 0.0f);
   std::fill(nonfinite_.begin(), nonfinite_.end(), 0);
+  if (due_) std::fill(health_.begin(), health_.end(), ImageHealth{});
 }
 
 void QuantRegistry::count(int site, Dtype format, int64_t n) { elements_[static_cast<size_t>(sites_[static_cast<size_t>(site)].role)][static_cast<size_t>(format)] += n; }
 
-void QuantRegistry::update_delayed() {
+void QuantRegistry::update_scales() {
   for (size_t i = 0; i < sites_.size(); ++i) {
-    if (!sites_[i].delayed) continue;
+    const QuantSpec& s = sites_[i].stored();
+    if (!s.stored_scale() || s.static_amax > 0) continue;
     const float staged = amax_[i];
     if (staged == 0.0f || !std::isfinite(staged)) continue;
-    float* h = history_.data() + i * static_cast<size_t>(length_);
+    float* h = history_of(i);
+    if (s.scaling == Scaling::fixed) {
+      if (uses_stored_scale(static_cast<int>(i))) continue;
+      h[length_ - 1] = std::max(h[length_ - 1], staged);
+      scale_[i] = stored_scale(s, h[length_ - 1], scale_[i]);
+      continue;
+    }
     std::copy(h + 1, h + length_, h);
     h[length_ - 1] = staged;
-    const float window = most_recent_ ? staged : *std::max_element(h, h + length_);
-    const QuantSpec& s = sites_[i].spec;
-    scale_[i] = delayed_scale(window, format_info(s.format).max_finite, s.margin, scale_[i], s.scale == ScaleKind::pow2, s.overflow_scale);
+    scale_[i] = stored_scale(s, most_recent_ ? staged : *std::max_element(h, h + length_), scale_[i]);
   }
+}
+
+void QuantRegistry::restore(const std::vector<float>& scales, const std::vector<float>& history) {
+  OCTET_CHECK(scales.size() == scale_.size() && history.size() == history_.size(), "saved scales of {} sites for {}", scales.size(), scale_.size());
+  for (size_t i = 0; i < sites_.size(); ++i) {
+    if (sites_[i].stored().static_amax == 0) scale_[i] = scales[i];
+  }
+  history_ = history;
+}
+
+std::vector<QuantRegistry::HealthEntry> QuantRegistry::health() const {
+  std::vector<HealthEntry> out;
+  for (size_t i = 0; i < sites_.size(); ++i) {
+    const Site& s = sites_[i];
+    if (!s.watched) continue;
+    const bool shared = images_share_bytes(s.row, s.col);
+    if (s.row.quantized()) out.push_back({s.name, s.role, shared ? "both" : "row", s.row.format, health_[2 * i]});
+    if (s.col.quantized() && !shared) out.push_back({s.name, s.role, "col", s.col.format, health_[2 * i + 1]});
+  }
+  return out;
 }
 
 int64_t QuantRegistry::nonfinite() const {
@@ -113,8 +170,8 @@ std::vector<std::string> QuantRegistry::site_names() const {
   return names;
 }
 
-bool QuantRegistry::has_delayed() const {
-  return std::any_of(sites_.begin(), sites_.end(), [](const Site& s) { return s.delayed; });
+bool QuantRegistry::has_state() const {
+  return std::any_of(sites_.begin(), sites_.end(), [](const Site& s) { return s.stored().stored_scale() && s.stored().static_amax == 0; });
 }
 
 }  // namespace octet

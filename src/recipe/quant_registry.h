@@ -2,15 +2,22 @@
 //
 // Sites are registered while the model is built, in a fixed order: a site that happens not to run (an expert without tokens) still has
 // its slot, so collectives over the flat arrays never mismatch. Delayed scaling follows Transformer Engine's update rule
-// (FP8_SPEC 2.1): the scale in use was computed from earlier steps, the current amax is staged, and update_delayed() runs
+// (FP8_SPEC 2.1): the scale in use was computed from earlier steps, the current amax is staged, and update_scales() runs
 // once an optimizer step with the maximum over its micro-batches. Two rules differ on purpose: a non-finite amax never enters the
 // history (it would freeze the scale for its length), and a site without a staged amax neither rolls nor changes.
+//
+// Calibration: in the first steps of a run, tensors with a stored scale (delayed, static) are scaled by themselves, and their amaxes collected. Delayed
+// scaling then goes on with its histories; static scales stay at what the largest collected amax gave. A tensor that calibration never
+// saw (no tokens reached it) goes on scaling by itself until it has been seen once.
+//
+// Health: every `interval` steps the sites of matching modules hand their kernels a place for statistics (recipe/health.h).
 #pragma once
 #include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "recipe/health.h"
 #include "recipe/recipe.h"
 
 namespace octet {
@@ -20,31 +27,45 @@ const char* name(Role r);
 
 // What a quantize kernel reads and writes besides data; null members are not wanted. Plain pointers: they may point to device memory.
 struct QuantTarget {
-  const float* delayed_scale = nullptr;  // quantize multiplier, delayed scaling only
-  float* amax = nullptr;                 // running maximum of |x| since clear_step(); +Inf when any element was not finite
+  const float* stored_scale = nullptr;   // quantize multiplier of delayed and static scaling; null: the matrix at hand gives it
+  float* amax = nullptr;                 // running maximum of |x| since begin_step(); +Inf when any element was not finite
   int64_t* nonfinite = nullptr;          // running count of NaN and Inf elements
   uint64_t site_hash = 0;                // names the random stream of stochastic rounding
   int64_t first_row = 0;                 // number of the matrix' first row in the global batch (0 for weights): same random numbers for any split
+  ImageHealth* row_health = nullptr;     // statistics of the two images are added to these
+  ImageHealth* col_health = nullptr;
+};
+
+struct HealthOptions {
+  int64_t interval = 0;                    // steps between statistics, 0: never; those of step number n (from 1) when interval divides n
+  std::vector<std::string> modules{"*"};   // globs of module paths
 };
 
 class QuantRegistry {
  public:
-  // Returns the site's number. Names are unique.
-  int add(std::string site_name, Role role, const QuantSpec& spec);
+  // Before sites are registered.
   void set_history(int64_t length, bool most_recent);
+  void set_calibration(int64_t steps) { calibration_steps_ = steps; }
+  void set_health(HealthOptions options) { health_options_ = std::move(options); }
 
+  // Returns the site's number. Names, MODULE/TENSOR, are unique. row, col: what its two images are; either may be unquantized.
+  int add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col);
+
+  // Valid until the next begin_step().
   QuantTarget target(int site);
   // Without statistics: validation and recomputation must not touch histories or counts.
   QuantTarget silent_target(int site);
 
-  // Forgets staged amaxes and non-finite counts; called between the update and the weight images of the next step.
-  void clear_step();
+  // Enters step `step` (from 0), before its weight images are made: staged amaxes, non-finite counts and statistics begin anew.
+  void begin_step(int64_t step);
   // Adds n elements quantized to `format` in this run (host-side; sizes are known without looking at data).
   void count(int site, Dtype format, int64_t n);
-  // Updates scales and histories of delayed sites from the staged amaxes.
-  void update_delayed();
+  // Updates histories and scales from the staged amaxes: delayed sites, and static ones while they calibrate.
+  void update_scales();
+  // Whether this step quantizes the site with its stored scale.
+  bool uses_stored_scale(int site) const;
 
-  int64_t nonfinite() const;                       // elements since clear_step()
+  int64_t nonfinite() const;                       // elements since begin_step()
   std::string first_nonfinite_site() const;        // where it appeared first in the step; empty if none
   struct Total {
     Role role;
@@ -55,22 +76,43 @@ class QuantRegistry {
   // Adds to a total by its name "x/e4m3" (resume); false when there is no such role or format.
   bool add_total(const std::string& role_and_format, int64_t elements);
 
-  // Flat state, for checkpoints: scale [sites], history [sites x length] (oldest first, newest last).
-  std::vector<float>& scales() { return scale_; }
-  std::vector<float>& history() { return history_; }
+  // Flat state, for checkpoints: scale [sites], history [sites x length] (oldest first, newest last; static sites: the largest amax, last).
+  const std::vector<float>& scales() const { return scale_; }
+  const std::vector<float>& history() const { return history_; }
+  // Takes over saved state of the same sizes. Static scales that the config gives as constants are not replaced.
+  void restore(const std::vector<float>& scales, const std::vector<float>& history);
   std::vector<std::string> site_names() const;
   int64_t history_length() const { return length_; }
-  bool has_delayed() const;
+  bool has_state() const;                          // whether any site's scale is kept from step to step
   int64_t sites() const { return static_cast<int64_t>(sites_.size()); }
+
+  // Health of one image, named SITE.row or SITE.col; "both" when one set of bytes serves both.
+  struct HealthEntry {
+    std::string site;
+    Role role;
+    const char* image;      // row | col | both
+    Dtype format;
+    ImageHealth values;     // since begin_step()
+  };
+  // The images that have statistics, always the same ones in the same order.
+  std::vector<HealthEntry> health() const;
+  bool health_due() const { return due_; }         // whether this step gathers them
 
  private:
   struct Site {
     std::string name;
     Role role;
-    QuantSpec spec;
-    bool delayed;
+    QuantSpec row, col;
+    bool watched;           // its module matches HealthOptions::modules
+    const QuantSpec& stored() const { return row.quantized() ? row : col; }
   };
+  float* history_of(size_t site) { return history_.data() + site * static_cast<size_t>(length_); }
+  const float* history_of(size_t site) const { return history_.data() + site * static_cast<size_t>(length_); }
   std::vector<Site> sites_;
+  std::vector<ImageHealth> health_;   // [2 x sites]: row, col
+  HealthOptions health_options_;
+  int64_t step_ = 0, calibration_steps_ = 0;
+  bool due_ = false;
   std::vector<float> scale_, amax_, history_;
   std::vector<int64_t> nonfinite_;
   std::array<std::array<int64_t, 16>, 3> elements_{};

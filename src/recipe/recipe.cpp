@@ -47,16 +47,21 @@ Recipe named(const std::string& name, bool hybrid) {
   if (name == "fp32") {
     r.compute = Dtype::f32;
     each_spec(r, [](QuantSpec& s) { s.format = Dtype::f32; });
-  } else if (name == "delayed" || name == "tensorwise") {
+  } else if (name == "delayed" || name == "tensorwise" || name == "static") {
     fill(r, block_spec(e4m3, 0, 0, ScaleKind::fp32), block_spec(e4m3, 0, 0, ScaleKind::fp32), block_spec(dy, 0, 0, ScaleKind::fp32));
     if (name == "delayed") each_spec(r, [](QuantSpec& s) { s.scaling = Scaling::delayed; });
+    if (name == "static") each_spec(r, [](QuantSpec& s) { s.scaling = Scaling::fixed; });
     r.accumulate = fast_fprop;
-  } else if (name == "rowwise") {
+  } else if (name == "rowwise" || name == "rowwise_with_gw_hp") {
     fill(r, block_spec(e4m3, 1, 0, ScaleKind::pow2), block_spec(e4m3, 1, 0, ScaleKind::pow2), block_spec(dy, 1, 0, ScaleKind::pow2));
     each_spec(r, [](QuantSpec& s) {
       s.amax_epsilon = 1e-12f;
       s.fp64_divide = true;
     });
+    if (name == "rowwise_with_gw_hp") {   // torchao: the weight of dgrad keeps one scale a tensor, the weight gradient is not quantized
+      r.w_col.block_rows = 0;
+      r.x_col = r.dy_col = QuantSpec{};
+    }
     r.accumulate = fast_fprop;
   } else if (name == "blockwise") {
     fill(r, block_spec(e4m3, 1, 128, ScaleKind::pow2), block_spec(e4m3, 128, 128, ScaleKind::pow2), block_spec(dy, 1, 128, ScaleKind::pow2));
@@ -65,6 +70,12 @@ Recipe named(const std::string& name, bool hybrid) {
     fill(r, block_spec(e4m3, 1, 32, ScaleKind::e8m0), block_spec(e4m3, 1, 32, ScaleKind::e8m0), block_spec(dy, 1, 32, ScaleKind::e8m0));
     r.accumulate = fast_fprop;
     if (hybrid) r.notes.push_back("mxfp8 with E5M2 gradients (hybrid) has diverged for others; e4m3 is the tested format");
+  } else if (name == "mxfp6") {
+    fill(r, block_spec(Dtype::e2m3, 1, 32, ScaleKind::e8m0), block_spec(Dtype::e2m3, 1, 32, ScaleKind::e8m0), block_spec(Dtype::e3m2, 1, 32, ScaleKind::e8m0));
+  } else if (name == "nvfp4") {
+    fill(r, block_spec(Dtype::e2m1, 1, 16, ScaleKind::ue4m3), block_spec(Dtype::e2m1, 16, 16, ScaleKind::ue4m3), block_spec(Dtype::e2m1, 1, 16, ScaleKind::ue4m3));
+    r.dy_row.rounding = r.dy_col.rounding = Rounding::stochastic;
+    r.x_col.hadamard = r.dy_col.hadamard = true;
   }
   return r;
 }
@@ -88,10 +99,12 @@ E choice(const std::string& s, std::initializer_list<std::pair<const char*, E>> 
 
 QuantSpec custom_spec(const CustomOperand& c, const std::string& where) {
   QuantSpec s = block_spec(format_of(c.format, where + ".format"), c.block_rows, c.block_cols,
-                           choice<ScaleKind>(c.scale, {{"fp32", ScaleKind::fp32}, {"pow2", ScaleKind::pow2}, {"e8m0", ScaleKind::e8m0}}, where + ".scale"));
-  s.scaling = choice<Scaling>(c.scaling, {{"current", Scaling::current}, {"delayed", Scaling::delayed}}, where + ".scaling");
+                           choice<ScaleKind>(c.scale, {{"fp32", ScaleKind::fp32}, {"pow2", ScaleKind::pow2}, {"e8m0", ScaleKind::e8m0}, {"ue4m3", ScaleKind::ue4m3}}, where + ".scale"));
+  s.scaling = choice<Scaling>(c.scaling, {{"current", Scaling::current}, {"delayed", Scaling::delayed}, {"static", Scaling::fixed}}, where + ".scaling");
   s.rounding = choice<Rounding>(c.rounding, {{"nearest", Rounding::nearest}, {"stochastic", Rounding::stochastic}}, where + ".rounding");
   s.margin = static_cast<int32_t>(c.margin);
+  s.static_amax = static_cast<float>(c.static_amax.value_or(0));
+  s.hadamard = c.hadamard;
   s.amax_epsilon = static_cast<float>(c.amax_epsilon);
   if (s.block_rows < 0 || s.block_cols < 0) throw config_error("a block has a negative side", where + ".block", "use [rows, length], 0 for the whole extent");
   return s;
@@ -126,10 +139,15 @@ void apply_options(Recipe& r, const PrecisionConfig& p) {
   set(r.accumulate[2], p.accumulate.wgrad, "precision.accumulate.wgrad");
   each_spec(r, [&](QuantSpec& s) {
     if (!s.quantized()) return;
-    if (p.pow2_scales && s.scale != ScaleKind::e8m0) s.scale = *p.pow2_scales ? ScaleKind::pow2 : ScaleKind::fp32;
+    if (p.pow2_scales && (s.scale == ScaleKind::fp32 || s.scale == ScaleKind::pow2)) s.scale = *p.pow2_scales ? ScaleKind::pow2 : ScaleKind::fp32;
     if (p.amax_epsilon) s.amax_epsilon = static_cast<float>(*p.amax_epsilon);
-    if (s.scaling == Scaling::delayed && p.margin != 0) s.margin = static_cast<int32_t>(p.margin);
+    if (s.stored_scale() && p.margin != 0) s.margin = static_cast<int32_t>(p.margin);
   });
+  if (r.name == "static") {
+    r.x_row.static_amax = r.x_col.static_amax = static_cast<float>(p.static_amax.x.value_or(0));
+    r.w_row.static_amax = r.w_col.static_amax = static_cast<float>(p.static_amax.w.value_or(0));
+    r.dy_row.static_amax = r.dy_col.static_amax = static_cast<float>(p.static_amax.dy.value_or(0));
+  }
   if (p.dgrad == "bf16") r.dy_row.format = r.w_col.format = r.compute;
   if (p.wgrad == "bf16") r.dy_col.format = r.x_col.format = r.compute;
 }
@@ -139,12 +157,17 @@ void note_unused_options(Recipe& r, const PrecisionConfig& p) {
   const auto unused = [&](bool given, const char* key, const char* why) {
     if (given) r.notes.push_back(fmt::format("precision.{} has no effect on recipe {}: {}", key, r.name, why));
   };
-  const bool formats_fixed = r.name == "fp32" || r.name == "bf16" || r.name == "custom";
-  unused(!p.format.empty() && formats_fixed, "format", r.name == "custom" ? "each operand names its own" : "nothing is quantized");
-  unused(p.margin != 0 && !r.delayed(), "margin", "it belongs to delayed scaling");
-  unused(p.pow2_scales.has_value() && r.name == "mxfp8", "pow2_scales", "E8M0 scales are powers of two");
-  unused(p.amax_compute_algo != "max" && !r.delayed(), "amax_compute_algo", "it belongs to delayed scaling");
-  unused(p.amax_epsilon.has_value() && r.name == "delayed", "amax_epsilon", "its scales come from a history");
+  const bool narrower = r.name == "mxfp6" || r.name == "nvfp4";
+  unused(!p.format.empty() && r.name == "custom", "format", "each operand names its own");
+  unused(!p.format.empty() && !r.quantizes(), "format", "nothing is quantized");
+  unused(!p.format.empty() && narrower, "format", "its elements are not FP8");
+  unused(p.margin != 0 && !r.uses(Scaling::delayed) && !r.uses(Scaling::fixed), "margin", "it belongs to delayed and static scaling");
+  unused(p.pow2_scales.has_value() && (r.name == "mxfp8" || r.name == "mxfp6"), "pow2_scales", "E8M0 scales are powers of two");
+  unused(p.pow2_scales.has_value() && r.name == "nvfp4", "pow2_scales", "its block scales are E4M3");
+  unused(p.amax_compute_algo != "max" && !r.uses(Scaling::delayed), "amax_compute_algo", "it belongs to delayed scaling");
+  unused(p.amax_epsilon.has_value() && (r.name == "delayed" || r.name == "static"), "amax_epsilon", "its scales do not come from the tensor at hand");
+  const bool any_static_amax = p.static_amax.x || p.static_amax.w || p.static_amax.dy;
+  unused(any_static_amax && r.name != "static", "static_amax", r.name == "custom" ? "each operand names its own" : "it belongs to recipe static");
   if (r.quantizes()) return;
   const char* none = "nothing is quantized";
   unused(p.pow2_scales.has_value(), "pow2_scales", none);
@@ -174,35 +197,66 @@ void check(const Recipe& r) {
     if (a->format == Dtype::e5m2 && b->format == Dtype::e5m2) {
       throw config_error(fmt::format("{} multiplies E5M2 by E5M2", gemm_names[g]), where, "no FP8 tensor core has that product; use E4M3 for one of the operands");
     }
+    if (a->quantized() && a->hadamard != b->hadamard) {
+      throw config_error(fmt::format("{} has one operand with a Hadamard transform", gemm_names[g]), where, "transform both operands of a product or neither");
+    }
     const bool two_dimensional = a->quantized() && a->block_rows != 1 && !a->per_tensor() && b->quantized() && b->block_rows != 1 && !b->per_tensor();
     if (two_dimensional) throw config_error(fmt::format("{} has two-dimensional blocks on both operands", gemm_names[g]), where, "use [1, n] blocks on activations and gradients");
   }
   for (const QuantSpec* s : {&r.x_row, &r.x_col, &r.w_row, &r.w_col, &r.dy_row, &r.dy_col}) {
     if (!s->quantized()) continue;
-    if (s->scaling == Scaling::delayed && !s->per_tensor()) throw config_error("delayed scaling with blocks", where, "delayed scaling keeps one scale a tensor; use \"tensor\"");
-    if (s->scaling == Scaling::delayed && s->scale == ScaleKind::e8m0) throw config_error("delayed scaling with E8M0 scales", where, "use fp32 or pow2");
+    if (!s->stored_scale()) continue;
+    const std::string kind = s->scaling == Scaling::delayed ? "delayed" : "static";
+    if (!s->per_tensor()) throw config_error(kind + " scaling with blocks", where, kind + " scaling keeps one scale a tensor; use \"tensor\"");
+    if (s->scale == ScaleKind::e8m0) throw config_error(kind + " scaling with E8M0 scales", where, "use fp32 or pow2");
+    if (s->scale == ScaleKind::ue4m3) throw config_error(kind + " scaling with E4M3 block scales", where, "use fp32 or pow2");
+    if (s->hadamard) throw config_error(kind + " scaling with a Hadamard transform", where, "its two images have different magnitudes; use current scaling");
   }
-  const auto same_delayed = [&](const QuantSpec& a, const QuantSpec& b) {
-    if (a.quantized() && b.quantized() && (a.scaling == Scaling::delayed || b.scaling == Scaling::delayed) && !(a == b)) {
-      throw config_error("delayed scaling needs the same description for both images of a tensor", where, "a tensor has one amax history");
+  const auto same_stored = [&](const QuantSpec& a, const QuantSpec& b) {
+    if (a.quantized() && b.quantized() && (a.stored_scale() || b.stored_scale()) && !(a == b)) {
+      throw config_error("delayed and static scaling need the same description for both images of a tensor", where, "a tensor has one stored scale");
     }
   };
-  same_delayed(r.x_row, r.x_col);
-  same_delayed(r.w_row, r.w_col);
-  same_delayed(r.dy_row, r.dy_col);
+  same_stored(r.x_row, r.x_col);
+  same_stored(r.w_row, r.w_col);
+  same_stored(r.dy_row, r.dy_col);
+}
+
+// A static scale needs a magnitude from somewhere.
+void check_static(const Recipe& r, const PrecisionConfig& p) {
+  if (p.calibration_steps > 0) return;
+  const std::pair<const char*, const QuantSpec*> operands[] = {{"x", &r.x_row}, {"x", &r.x_col}, {"w", &r.w_row}, {"w", &r.w_col}, {"dy", &r.dy_row}, {"dy", &r.dy_col}};
+  for (const auto& [role, s] : operands) {
+    if (!s->quantized() || s->scaling != Scaling::fixed || s->static_amax > 0) continue;
+    throw config_error(fmt::format("static scaling knows no magnitude for {}", role), r.name == "custom" ? "precision.custom" : fmt::format("precision.static_amax.{}", role),
+                       "give one, or let the run collect them: precision.calibration_steps, for example 20");
+  }
 }
 
 }  // namespace
 
-bool Recipe::delayed() const {
+bool Recipe::uses(Scaling scaling) const {
   for (const QuantSpec* s : {&x_row, &x_col, &w_row, &w_col, &dy_row, &dy_col}) {
-    if (s->quantized() && s->scaling == Scaling::delayed) return true;
+    if (s->quantized() && s->scaling == scaling) return true;
   }
   return false;
 }
 
+std::string Recipe::emulation() const {
+  for (const QuantSpec* s : {&x_row, &x_col, &w_row, &w_col, &dy_row, &dy_col}) {
+    if (!s->quantized()) continue;
+    if (s->format != Dtype::e4m3 && s->format != Dtype::e5m2) return fmt::format("no Hopper tensor core multiplies {}", octet::name(s->format));
+    if (s->scale == ScaleKind::ue4m3) return "no Hopper tensor core applies E4M3 block scales";
+  }
+  return {};
+}
+
+bool images_share_bytes(const QuantSpec& row, const QuantSpec& col) {
+  return row.quantized() && row == col && row.square() && row.rounding == Rounding::nearest && !row.hadamard;
+}
+
 const std::vector<std::string>& recipe_names() {
-  static const std::vector<std::string> names{"fp32", "bf16", "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "custom"};
+  static const std::vector<std::string> names{"fp32", "bf16", "delayed", "tensorwise", "static", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "mxfp6", "nvfp4", "custom"};
   return names;
 }
 
@@ -212,12 +266,13 @@ Recipe make_recipe(const std::string& name, const PrecisionConfig& p) {
     throw config_error(fmt::format("unknown recipe \"{}\"", name), "precision.recipe", fmt::format("use one of: {}", fmt::join(known, ", ")));
   }
   if (p.format == "e5m2") throw config_error("pure E5M2 training is not supported: two mantissa bits lose the forward pass", "precision.format", "use hybrid or e4m3");
-  const bool per_tensor = name == "delayed" || name == "tensorwise";
+  const bool per_tensor = name == "delayed" || name == "tensorwise" || name == "static";
   const bool hybrid = p.format.empty() ? per_tensor : p.format == "hybrid";
   Recipe r = name == "custom" ? custom_recipe(p) : named(name, hybrid);
   apply_options(r, p);
   note_unused_options(r, p);
   check(r);
+  check_static(r, p);
   return r;
 }
 

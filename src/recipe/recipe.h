@@ -7,7 +7,7 @@
 // An operand is described in its contraction-last layout: X for fprop is [T,K], X for wgrad is X^T [K,T]. "Row image" is the
 // operand of the original layout, "column image" that of the transposed one.
 // Sources: NVIDIA Transformer Engine (delayed, current, block, MXFP8), torchao float8 (rowwise), DeepSeek-V3 (arXiv 2412.19437,
-// section 3.3), OCP Microscaling 1.0, arXiv 2506.08027 (MXFP8 round-up). docs/numerics.md states each formula.
+// section 3.3), OCP Microscaling 1.0, arXiv 2506.08027 (MXFP8 round-up), arXiv 2509.25149 (NVFP4). docs/numerics.md states each formula.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,8 +20,8 @@
 namespace octet {
 
 enum class Gemm : uint8_t { fprop, dgrad, wgrad };
-enum class ScaleKind : uint8_t { fp32, pow2, e8m0 };
-enum class Scaling : uint8_t { current, delayed };
+enum class ScaleKind : uint8_t { fp32, pow2, e8m0, ue4m3 };   // ue4m3: E4M3 a block under one FP32 scale a tensor (NVFP4)
+enum class Scaling : uint8_t { current, delayed, fixed };      // fixed: recipe `static`
 enum class Rounding : uint8_t { nearest, stochastic };
 enum class Accumulate : uint8_t { fast, accurate };   // tensor-core accumulator alone, or promoted to FP32 every 128
 
@@ -32,7 +32,9 @@ struct QuantSpec {
   ScaleKind scale = ScaleKind::fp32;
   Scaling scaling = Scaling::current;
   Rounding rounding = Rounding::nearest;
-  int32_t margin = 0;               // delayed only: scale times 2^-margin
+  int32_t margin = 0;               // delayed and fixed: scale times 2^-margin
+  float static_amax = 0;            // fixed: the magnitude that maps to the largest value; 0: collected by calibration
+  bool hadamard = false;            // 16-point transform along the contraction before anything else (numerics/hadamard.h)
   float amax_epsilon = 0;           // lower bound of amax
   float overflow_scale = 3.402823466e+38f;  // replaces an infinite scale (largest finite value; BF16's for block scaling)
   bool fp64_divide = false;         // scale = fl32(double(max) / amax), as torchao rowwise
@@ -41,6 +43,8 @@ struct QuantSpec {
   bool per_tensor() const { return block_rows == 0 && block_cols == 0; }
   // The transposed operand has the same blocks, so its bytes are the transposed bytes.
   bool square() const { return block_rows == block_cols; }
+  // The scale is kept from step to step (QuantRegistry) instead of being made of the tensor at hand.
+  bool stored_scale() const { return quantized() && scaling != Scaling::current; }
   bool operator==(const QuantSpec&) const = default;
 };
 
@@ -55,8 +59,14 @@ struct Recipe {
   std::vector<std::string> notes;   // warnings to print once, e.g. MXFP8 with E5M2 gradients
 
   bool quantizes() const { return x_row.quantized() || dy_row.quantized() || dy_col.quantized(); }
-  bool delayed() const;
+  bool uses(Scaling s) const;       // by any quantized operand
+  // Why no tensor core of compute capability 9.0 computes this recipe; empty when one does. Such a recipe runs as a labelled emulation:
+  // products of exactly decoded operands.
+  std::string emulation() const;
 };
+
+// Whether one set of bytes serves both images: same description, blocks that transpose onto themselves, nothing that depends on the direction.
+bool images_share_bytes(const QuantSpec& row, const QuantSpec& col);
 
 // The names --fp8-recipe accepts, in documentation order.
 const std::vector<std::string>& recipe_names();

@@ -88,6 +88,8 @@ void MetricsWriter::valid(int64_t step, int64_t tokens, double loss, const json&
   append({{"kind", "valid"}, {"step", step}, {"tokens", tokens}, {"loss", loss}}, extra);
 }
 
+void MetricsWriter::stats(int64_t step, const json& values) { append({{"kind", "stats"}, {"step", step}}, values); }
+
 void MetricsWriter::event(const std::string& name, const json& fields) { append({{"kind", "event"}, {"event", name}}, fields); }
 
 void MetricsWriter::append(json line, const json& extra) {

@@ -3,6 +3,7 @@
 //
 //   {"kind":"train","step","tokens","loss","grad_norm","lr","tokens_per_s","step_ms", ...}   every optimizer step
 //   {"kind":"valid","step","tokens","loss", ...}                                              every validation
+//   {"kind":"stats","step", ...}                                                              FP8 health, at log.stats_interval
 //   {"kind":"event","event":NAME, ...}                                                        anything else worth counting
 //
 // step counts finished optimizer steps from 1, tokens is cumulative over the run. After a resume a step may appear again; the later line
@@ -34,6 +35,7 @@ class MetricsWriter {
   // Throws Error(checkpoint) when the line cannot be written whole (full disk); what was written of it is taken back.
   void train(const TrainRecord& record, const nlohmann::json& extra = {});
   void valid(int64_t step, int64_t tokens, double loss, const nlohmann::json& extra = {});
+  void stats(int64_t step, const nlohmann::json& values);
   void event(const std::string& name, const nlohmann::json& fields = {});
 
  private:

@@ -76,7 +76,9 @@ StepBench bench_step(const RunConfig& config, const std::vector<std::string>& re
   names.insert(names.end(), recipes.begin(), recipes.end());
   for (const std::string& name : names) {
     RunConfig c = config;
-    c.precision.recipe = name;
+    const bool stats = name.ends_with(with_statistics);
+    c.precision.recipe = stats ? name.substr(0, name.size() - with_statistics.size()) : name;
+    c.log.stats_interval = stats ? 1 : 0;
     engines.push_back(std::make_unique<Engine>(c));
     bench.steps.push_back({name, {}, 0, 0, 0, 0});
   }

@@ -1,6 +1,7 @@
 // Step benchmark: recipes against BF16, and BF16 against plain sgemm at the step's own shapes, alternating in one process.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/run_config.h"
@@ -23,7 +24,10 @@ struct StepBench {
   std::vector<StepTiming> steps;    // bf16 first
 };
 
-// config: validated; its data section is not used (random tokens). recipes: besides bf16.
+// Behind a recipe's name: every step gathers FP8 health statistics.
+inline constexpr std::string_view with_statistics = "+stats";
+
+// config: validated; its data section is not used (random tokens). recipes: besides bf16, e.g. "blockwise", "blockwise+stats".
 StepBench bench_step(const RunConfig& config, const std::vector<std::string>& recipes, int rounds);
 
 }  // namespace octet

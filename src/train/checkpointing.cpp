@@ -74,7 +74,7 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int
                           {"quantized_elements", quantized},
                           {"sampler", {{"epochs", s.sampler.epochs}, {"separate_last_epoch", s.sampler.separate_last_epoch}}},
                           {"config", resolved}};
-  if (quant.has_delayed()) {
+  if (quant.has_state()) {
     state["fp8"] = {{"sites", quant.site_names()}, {"amax_history_len", quant.history_length()}};
     tensors.push_back({"state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data()});
     tensors.push_back({"state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, quant.history().data()});
@@ -120,13 +120,15 @@ std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
   for (const auto& [key, elements] : quantized) {
     if (!quant.add_total(key, elements)) throw Error(ExitCode::checkpoint, fmt::format("the state counts elements of an unknown kind \"{}\"", key), c.path().string(), "resume from another checkpoint");
   }
-  if (quant.has_delayed()) {
+  if (quant.has_state()) {
     const bool same = saved_history_length(c) == quant.history_length() && state_value<nlohmann::json>(c.state(), "fp8", c.path()).value("sites", nlohmann::json()) == nlohmann::json(quant.site_names());
     if (same) {
-      c.read("state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data());
-      c.read("state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, quant.history().data());
+      std::vector<float> scales(quant.scales().size()), history(quant.history().size());
+      c.read("state", "fp8/scale", Dtype::f32, vector_shape(scales.size()), scales.data());
+      c.read("state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, history.data());
+      quant.restore(scales, history);
     } else {
-      notes.push_back("the checkpoint has no amax history of this recipe and length: delayed scaling starts anew");
+      notes.push_back("the checkpoint has no amax history of this recipe and length: delayed and static scales start anew");
     }
   } else if (c.state().contains("fp8")) {
     notes.push_back("this recipe keeps no amax history: the checkpoint's is dropped");

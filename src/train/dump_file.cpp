@@ -13,16 +13,18 @@ namespace {
 
 nlohmann::json spec_json(const QuantSpec& s) {
   if (!s.quantized()) return nullptr;
-  const char* scales[] = {"fp32", "pow2", "e8m0"};
+  const char* scales[] = {"fp32", "pow2", "e8m0", "ue4m3"};
+  const char* scalings[] = {"current", "delayed", "static"};
   return {{"format", std::string(name(s.format))},
           {"block", {s.block_rows, s.block_cols}},
           {"scale", scales[static_cast<size_t>(s.scale)]},
-          {"scaling", s.scaling == Scaling::delayed ? "delayed" : "current"},
+          {"scaling", scalings[static_cast<size_t>(s.scaling)]},
           {"rounding", s.rounding == Rounding::stochastic ? "stochastic" : "nearest"},
           {"margin", s.margin},
           {"amax_epsilon", s.amax_epsilon},
           {"overflow_scale", s.overflow_scale},
-          {"fp64_divide", s.fp64_divide}};
+          {"fp64_divide", s.fp64_divide},
+          {"hadamard", s.hadamard}};
 }
 
 }  // namespace
@@ -47,7 +49,7 @@ std::filesystem::path write_dump(const std::filesystem::path& run_dir, const Dum
                        {"w.col", spec_json(m.w_col)}, {"dy.row", spec_json(m.dy_row)}, {"dy.col", spec_json(m.dy_col)}};
     if (m.module == "head" && shared_head) shared.push_back("head/lm_head");
   }
-  for (const auto& d : dump.delayed_scales) delayed[d.site] = {{"scale", d.scale}};
+  for (const auto& d : dump.stored_scales) delayed[d.site] = {{"scale", d.scale}};
   const nlohmann::json about = {{"step", step}, {"recipe", recipe}, {"gemm", gemm}, {"micro_batches", micro_batches}, {"specs", specs}, {"delayed", delayed}, {"shared_grads", shared}};
 
   std::vector<TensorBytes> tensors;

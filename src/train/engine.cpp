@@ -23,6 +23,8 @@ TokenBatch token_batch(const data::MicroBatch& b, bool document_mask) {
 
 Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_modules) : config_(config), math_(gemm_math(config.run.cpu_gemm)), pool_(static_cast<int>(config.run.threads)) {
   quant_.set_history(config_.precision.amax_history_len.value_or(1024), config_.precision.amax_compute_algo == "most_recent");
+  quant_.set_calibration(config_.precision.calibration_steps);
+  quant_.set_health({config_.log.stats_interval, config_.log.stats_modules});
   model_ = std::make_unique<Model>(config_, quant_);
   plan(dump_modules);
   if (memory != Memory::plan_only) allocate(memory == Memory::poisoned);
@@ -83,7 +85,7 @@ Ctx Engine::context(Arena& scratch, int64_t step) {
 
 void Engine::weights_loaded(int64_t next_step) {
   Ctx ctx = context(scratch_, next_step);
-  quant_.clear_step();
+  quant_.begin_step(next_step);
   model_->refresh_weights(ctx, quant_);
 }
 
@@ -114,10 +116,11 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
     r.offender = quant_.first_nonfinite_site();
     if (r.offender.empty()) r.offender = norm.first_nonfinite.empty() ? "loss" : norm.first_nonfinite + ".grad";
   } else {
-    quant_.update_delayed();
+    quant_.update_scales();
     adamw_update(ctx, model_->params(), config_.optim, r.lr, ++updates_, clip_factor(config_.optim.clip_norm, r.grad_norm));
   }
-  quant_.clear_step();
+  if (quant_.health_due()) r.health = quant_.health();
+  quant_.begin_step(step + 1);
   Ctx next = context(scratch_, step + 1);
   model_->refresh_images(next, quant_);
   return r;

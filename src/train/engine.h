@@ -2,7 +2,7 @@
 //
 // One step (docs/architecture.md walks through it):
 //   zero gradients -> for each micro-batch forward + backward -> gradient norm -> either
-//     finite:      delayed scales updated, AdamW, weight images made again
+//     finite:      stored scales updated, AdamW, weight images made again
 //     not finite:  the update is skipped and the first offending tensor named; parameters, moments and amax histories stay
 #pragma once
 #include <memory>
@@ -35,6 +35,7 @@ struct StepResult {
   bool skipped = false;
   int64_t nonfinite = 0;           // elements seen by quantizers
   std::string offender;            // first tensor with a non-finite value
+  std::vector<QuantRegistry::HealthEntry> health;   // of this step, empty when it was not due
 };
 
 class Engine {

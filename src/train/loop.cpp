@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "config/model_size.h"
+#include "train/health_lines.h"
 
 namespace octet {
 namespace {
@@ -98,6 +99,7 @@ void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double
   if (config_.optim.z_loss > 0) extra["z_loss"] = r.z_loss;
   if (r.skipped) extra["skipped"] = true;
   metrics_.train(record, extra);
+  if (!r.health.empty()) metrics_.stats(state_.step, health_values(r.health));
   console_.step(record, mfu);
 }
 

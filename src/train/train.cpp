@@ -14,6 +14,7 @@
 #include "core/version.h"
 #include "cpu/cpu_ops.h"
 #include "report/table.h"
+#include "train/health_lines.h"
 #include "train/loop.h"
 
 namespace octet {
@@ -40,7 +41,9 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
                                  engine.pool().threads(), c.run.cpu_gemm);
   text += fmt::format("data: {} ({} tokens, {} epochs of the training split) | {} steps of {} tokens ({} micro-batches of {} x {})\n", c.data.train.front().path, data.set().tokens(),
                       data.train().epochs(), c.run.steps, per_step, c.batch.global / c.batch.micro, c.batch.micro, c.data.seq_len);
-  if (r.delayed()) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);
+  if (!r.emulation().empty()) text += fmt::format("emulation: {}; products of exactly decoded operands stand in for it\n", r.emulation());
+  if (c.precision.calibration_steps > 0) text += fmt::format("calibration: the first {} steps collect magnitudes\n", c.precision.calibration_steps);
+  if (r.uses(Scaling::delayed)) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);
   return text;
 }
 
@@ -114,9 +117,11 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
                           {"resumed_from", from},
                           {"weights_from", start.initial ? start.initial->path().string() : ""},
                           {"recipe", engine.model().precision().base().name},
+                          {"emulation", engine.model().precision().base().emulation()},
                           {"parameters", engine.model().parameter_count()},
                           {"threads", engine.pool().threads()},
                           {"memory_bytes", engine.memory().total()}});
+  if (const auto watched = engine.quant().health(); !watched.empty()) metrics.event("stats_sites", {{"sites", health_sites(watched)}});
   if (start.checkpoint) console.message(fmt::format("resumed from {} at step {}", from, start.state.step));
   if (start.initial) console.message(fmt::format("weights taken from {}", start.initial->path().string()));
 }

@@ -15,8 +15,8 @@ import time
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-RECIPES = ["fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
-QUANTIZING = ["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"]
+RECIPES = ["fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "rowwise_with_gw_hp", "mxfp6", "nvfp4"]
+QUANTIZING = ["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "rowwise_with_gw_hp", "mxfp6", "nvfp4"]
 HARM = SOURCE / "configs" / "recipes" / "harm_e2m1.json"
 TIMEOUT_S = 120
 

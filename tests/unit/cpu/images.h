@@ -1,6 +1,9 @@
 // Quantized images for the operator tests: owned memory, and the expected codes and scales from the scalar numerics.
 #pragma once
+#include <limits>
+
 #include "numerics/formats.h"
+#include "numerics/hadamard.h"
 #include "numerics/scale.h"
 #include "ops/quantize.h"
 #include "support.h"
@@ -56,7 +59,13 @@ inline Image quantized(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, boo
   return image;
 }
 
-inline float scale_of(const QuantSpec& s, float amax, float delayed, float& inverse) {
+inline float scale_of(const QuantSpec& s, float amax, float tensor_amax, float delayed, float& inverse) {
+  if (s.scale == ScaleKind::ue4m3) {
+    const float largest = format_info(s.format).max_finite, tensor = two_level_tensor_scale(tensor_amax, largest, s.amax_epsilon);
+    const uint8_t code = two_level_block_code(std::max(amax, s.amax_epsilon), largest, tensor);
+    inverse = two_level_scale_inv(code, tensor);
+    return two_level_multiplier(code, tensor);
+  }
   if (s.scaling == Scaling::delayed) {
     inverse = 1.0f / delayed;
     return delayed;
@@ -72,9 +81,34 @@ inline float scale_of(const QuantSpec& s, float amax, float delayed, float& inve
   return scale;
 }
 
+// What is quantized: x, or x transformed along the contraction.
+inline Buffer transformed(const Buffer& x, int64_t begin, int64_t rows, int64_t cols, bool hadamard, bool column) {
+  Buffer y(Dtype::f32, {rows, cols});
+  const int64_t extent = column ? rows : cols;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const int64_t at = column ? r : c, group = at / 16 * 16, i = at % 16;
+      const auto element = [&](int64_t k) { return x.f((column ? k : r) * x.cols() + begin + (column ? c : k)); };
+      if (!hadamard || group + 16 > extent) {
+        y.set(r * cols + c, element(at));
+        continue;
+      }
+      float v[16];
+      for (int64_t k = 0; k < 16; ++k) v[k] = element(group + k);
+      hadamard16(v);
+      y.set(r * cols + c, v[i]);
+    }
+  }
+  return y;
+}
+
 // Block by block, element by element. x: [rows, width], of which columns [begin, begin + cols) are quantized.
-inline Image expected_image(const Buffer& x, int64_t begin, int64_t rows, int64_t cols, const QuantSpec& spec, bool column, float delayed = 1.0f) {
+inline Image expected_image(const Buffer& given, int64_t first_column, int64_t rows, int64_t cols, const QuantSpec& spec, bool column, float delayed = 1.0f) {
   Image image(spec, rows, cols, column);
+  const Buffer x = transformed(given, first_column, rows, cols, spec.hadamard, column);
+  const int64_t begin = 0;
+  float tensor_amax = 0;
+  for (int64_t i = 0; i < x.elements(); ++i) tensor_amax = std::isfinite(x.f(i)) ? std::max(tensor_amax, std::fabs(x.f(i))) : std::numeric_limits<float>::infinity();
   const Operand o = image.operand();
   const int64_t br = o.block_rows ? o.block_rows : std::max<int64_t>(rows, 1), bc = o.block_cols ? o.block_cols : std::max<int64_t>(cols, 1);
   for (int64_t i = 0; i < image.scale_inv.shape()[0]; ++i) {
@@ -88,7 +122,7 @@ inline Image expected_image(const Buffer& x, int64_t begin, int64_t rows, int64_
         }
       }
       float inverse = 0;
-      const float scale = scale_of(spec, amax, delayed, inverse);
+      const float scale = scale_of(spec, amax, tensor_amax, delayed, inverse);
       image.scale_inv.set(i * image.scale_inv.cols() + j, inverse);
       for (int64_t r = i * br; r < r1; ++r) {
         for (int64_t c = j * bc; c < c1; ++c) o.data.row<uint8_t>(r)[c] = encode(spec.format, x.f(r * x.cols() + begin + c) * scale);

@@ -80,12 +80,12 @@ TEST(stochastic, a_split_of_the_rows_changes_nothing) {
   const float scale = 100.0f;
   for (const QuantSpec& s : {stochastic(Dtype::e4m3, 1, 32, ScaleKind::e8m0), stochastic(Dtype::e5m2, 1, 0), delayed}) {
     QuantTarget whole_target = site("w");
-    whole_target.delayed_scale = &scale;
+    whole_target.stored_scale = &scale;
     const Image whole = quantized(m.ctx, x.tensor(), s, false, whole_target);
     std::vector<uint8_t> joined;
     for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 13}, {13, 1}, {14, 50}}) {
       QuantTarget part = site("w", begin);
-      part.delayed_scale = &scale;
+      part.stored_scale = &scale;
       const Image image = quantized(m.ctx, x.tensor().slice_rows(begin, count), s, false, part);
       joined.insert(joined.end(), image.data.bytes().begin(), image.data.bytes().end());
     }
@@ -116,7 +116,7 @@ TEST(stochastic, is_unbiased_over_steps) {
   s.scaling = Scaling::delayed;
   const float one = 1.0f;
   QuantTarget target = site("mean");
-  target.delayed_scale = &one;
+  target.stored_scale = &one;
   for (double value : {1.03, -17.9, 0.0007, 300.0}) {
     for (int64_t i = 0; i < x.elements(); ++i) x.set(i, value);
     double sum = 0, squares = 0;

@@ -30,12 +30,15 @@ const Row rows[] = {
     {"delayed", "e4m3", e4m3, e4m3, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::delayed, 0, flt_max, false, fast},
     {"tensorwise", "", e4m3, e5m2, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::current, 0, flt_max, false, fast},
     {"tensorwise", "e4m3", e4m3, e4m3, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::current, 0, flt_max, false, fast},
+    {"static", "", e4m3, e5m2, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::fixed, 0, flt_max, false, fast},
+    {"static", "e4m3", e4m3, e4m3, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::fixed, 0, flt_max, false, fast},
     {"rowwise", "", e4m3, e4m3, {1, 0}, {1, 0}, {1, 0}, ScaleKind::pow2, Scaling::current, 1e-12f, flt_max, true, fast},
     {"rowwise", "hybrid", e4m3, e5m2, {1, 0}, {1, 0}, {1, 0}, ScaleKind::pow2, Scaling::current, 1e-12f, flt_max, true, fast},
     {"blockwise", "", e4m3, e4m3, {1, 128}, {128, 128}, {1, 128}, ScaleKind::pow2, Scaling::current, 0, bf16_max, false, accurate},
     {"blockwise", "hybrid", e4m3, e5m2, {1, 128}, {128, 128}, {1, 128}, ScaleKind::pow2, Scaling::current, 0, bf16_max, false, accurate},
     {"mxfp8", "", e4m3, e4m3, {1, 32}, {1, 32}, {1, 32}, ScaleKind::e8m0, Scaling::current, 0, flt_max, false, fast},
     {"mxfp8", "hybrid", e4m3, e5m2, {1, 32}, {1, 32}, {1, 32}, ScaleKind::e8m0, Scaling::current, 0, flt_max, false, fast},
+    {"mxfp6", "", Dtype::e2m3, Dtype::e3m2, {1, 32}, {1, 32}, {1, 32}, ScaleKind::e8m0, Scaling::current, 0, flt_max, false, accurate},
 };
 
 void expect_spec(const QuantSpec& s, Dtype format, Block block, const Row& r) {
@@ -57,6 +60,7 @@ TEST(recipe, fp8_recipes_match_the_table) {
     PrecisionConfig p;
     p.recipe = row.name;
     p.format = row.format;
+    if (p.recipe == "static") p.calibration_steps = 5;
     const Recipe r = make_recipe(row.name, p);
     EXPECT_EQ(r.name, row.name);
     EXPECT_EQ(r.compute, Dtype::bf16);
@@ -65,7 +69,7 @@ TEST(recipe, fp8_recipes_match_the_table) {
     for (const QuantSpec* s : {&r.dy_row, &r.dy_col}) expect_spec(*s, row.gradient, row.dy, row);
     EXPECT_EQ(r.accumulate, (std::array{row.fprop, accurate, accurate}));
     EXPECT_TRUE(r.quantizes());
-    EXPECT_EQ(r.delayed(), std::string(row.name) == "delayed");
+    EXPECT_EQ(r.uses(Scaling::delayed), std::string(row.name) == "delayed");
     // E5M2 gradients with MXFP8 are allowed with a warning.
     EXPECT_EQ(r.notes.size(), std::string(row.name) == "mxfp8" && row.gradient == e5m2 ? 1u : 0u);
   }
@@ -76,7 +80,7 @@ TEST(recipe, unquantized_recipes) {
     const Recipe r = make_recipe(name, {});
     EXPECT_EQ(r.compute, compute);
     EXPECT_FALSE(r.quantizes());
-    EXPECT_FALSE(r.delayed());
+    EXPECT_FALSE(r.uses(Scaling::delayed));
     for (const QuantSpec* s : {&r.x_row, &r.x_col, &r.w_row, &r.w_col, &r.dy_row, &r.dy_col}) {
       EXPECT_EQ(s->format, compute) << name;
       EXPECT_FALSE(s->quantized());
@@ -86,7 +90,56 @@ TEST(recipe, unquantized_recipes) {
 }
 
 TEST(recipe, names_are_the_documented_ones) {
-  EXPECT_EQ(recipe_names(), (std::vector<std::string>{"fp32", "bf16", "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "custom"}));
+  EXPECT_EQ(recipe_names(), (std::vector<std::string>{"fp32", "bf16", "delayed", "tensorwise", "static", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "mxfp6", "nvfp4", "custom"}));
+}
+
+// torchao's rowwise_with_gw_hp: rows in fprop, dY rows by a per-tensor W in dgrad, BF16 in wgrad.
+TEST(recipe, rowwise_with_a_high_precision_weight_gradient) {
+  const Recipe r = make_recipe("rowwise_with_gw_hp", {}), rowwise = make_recipe("rowwise", {});
+  EXPECT_EQ(r.x_row, rowwise.x_row);
+  EXPECT_EQ(r.w_row, rowwise.w_row);
+  EXPECT_EQ(r.dy_row, rowwise.dy_row);
+  EXPECT_EQ(r.w_col.format, e4m3);
+  EXPECT_TRUE(r.w_col.per_tensor());
+  EXPECT_FALSE(r.x_col.quantized());
+  EXPECT_FALSE(r.dy_col.quantized());
+  EXPECT_TRUE(r.emulation().empty());
+}
+
+// arXiv 2509.25149: 1x16 blocks, 16x16 for weights, E4M3 block scales, stochastic gradients, Hadamard transform in wgrad alone.
+TEST(recipe, nvfp4) {
+  const Recipe r = make_recipe("nvfp4", {});
+  for (const QuantSpec* s : {&r.x_row, &r.x_col, &r.w_row, &r.w_col, &r.dy_row, &r.dy_col}) {
+    const bool weight = s == &r.w_row || s == &r.w_col, gradient = s == &r.dy_row || s == &r.dy_col, wgrad = s == &r.x_col || s == &r.dy_col;
+    EXPECT_EQ(s->format, Dtype::e2m1);
+    EXPECT_EQ(s->block_rows, weight ? 16 : 1);
+    EXPECT_EQ(s->block_cols, 16);
+    EXPECT_EQ(s->scale, ScaleKind::ue4m3);
+    EXPECT_EQ(s->scaling, Scaling::current);
+    EXPECT_EQ(s->rounding, gradient ? Rounding::stochastic : Rounding::nearest);
+    EXPECT_EQ(s->hadamard, wgrad);
+  }
+  EXPECT_TRUE(images_share_bytes(r.w_row, r.w_col));
+  EXPECT_FALSE(images_share_bytes(r.x_row, r.x_col));
+}
+
+TEST(recipe, what_no_hopper_tensor_core_computes_is_labelled) {
+  for (const auto& [name, label] : {std::pair{"mxfp6", "e2m3"}, std::pair{"nvfp4", "e2m1"}}) expect_has(make_recipe(name, {}).emulation(), label);
+  for (const char* name : {"fp32", "bf16", "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"}) EXPECT_EQ(make_recipe(name, {}).emulation(), "") << name;
+  expect_has(make_recipe("custom", custom_of(operand("e4m3", 1, 16, "ue4m3"))).emulation(), "E4M3 block scales");
+}
+
+TEST(recipe, static_magnitudes_go_to_their_operands) {
+  PrecisionConfig p;
+  p.static_amax = {100.0, 1.5, 0.75};
+  p.margin = 1;
+  const Recipe r = make_recipe("static", p);
+  for (const QuantSpec* s : {&r.x_row, &r.x_col}) EXPECT_EQ(s->static_amax, 100.0f);
+  for (const QuantSpec* s : {&r.w_row, &r.w_col}) EXPECT_EQ(s->static_amax, 1.5f);
+  for (const QuantSpec* s : {&r.dy_row, &r.dy_col}) EXPECT_EQ(s->static_amax, 0.75f);
+  EXPECT_EQ(r.x_row.margin, 1);
+  EXPECT_TRUE(r.notes.empty());
+  ASSERT_EQ(make_recipe("tensorwise", p).notes.size(), 2u);   // margin and static_amax change nothing there
 }
 
 TEST(recipe, scale_kind_option) {
@@ -205,7 +258,7 @@ TEST(recipe, custom_delayed_keeps_its_margin_unless_the_section_sets_one) {
   PrecisionConfig p = custom_of(operand("e4m3", 0, 0, "pow2", "delayed"));
   for (auto& [key, o] : p.custom) o.margin = 2;
   EXPECT_EQ(make_recipe("custom", p).x_row.margin, 2);
-  EXPECT_TRUE(make_recipe("custom", p).delayed());
+  EXPECT_TRUE(make_recipe("custom", p).uses(Scaling::delayed));
   p.margin = 5;
   EXPECT_EQ(make_recipe("custom", p).x_row.margin, 5);
 }

@@ -35,7 +35,7 @@ const std::vector<Row>& refusals() {
   static const std::vector<Row> rows = {
       {"unknown recipe",
        [] { return named("blokwise", [](PrecisionConfig&) {}); },
-       {"precision.recipe: unknown recipe \"blokwise\"", "use one of: fp32, bf16, delayed, tensorwise, rowwise, blockwise, mxfp8, custom"}},
+       {"precision.recipe: unknown recipe \"blokwise\"", "use one of: fp32, bf16, delayed, tensorwise, static, rowwise, rowwise_with_gw_hp, blockwise, mxfp8, mxfp6, nvfp4, custom"}},
       {"pure E5M2 by format",
        [] { return named("tensorwise", [](PrecisionConfig& p) { p.format = "e5m2"; }); },
        {"precision.format: pure E5M2 training is not supported: two mantissa bits lose the forward pass", "use hybrid or e4m3"}},
@@ -82,10 +82,10 @@ const std::vector<Row>& refusals() {
        {"delayed scaling with E8M0 scales", "use fp32 or pow2"}},
       {"two images of a delayed tensor differ",
        [] { return with(custom_of(delayed_e4m3), "wgrad.x", plain_e4m3); },
-       {"delayed scaling needs the same description for both images of a tensor", "a tensor has one amax history"}},
+       {"delayed and static scaling need the same description for both images of a tensor", "a tensor has one stored scale"}},
       {"delayed images of different formats",
        [] { return with(custom_of(delayed_e4m3), "wgrad.dy", operand("e5m2", 0, 0, "fp32", "delayed")); },
-       {"a tensor has one amax history"}},
+       {"a tensor has one stored scale"}},
       {"empty custom", [] { return named("custom", [](PrecisionConfig&) {}); }, {"precision.custom: the recipe custom needs a description", "fprop"}},
       {"unknown operand",
        [] { return with(custom_of(plain_e4m3), "fprop.y", plain_e4m3); },
@@ -96,10 +96,38 @@ const std::vector<Row>& refusals() {
       {"a scale format is no operand format", [] { return with(custom_of(plain_e4m3), "fprop.x", operand("e8m0")); }, {"unknown format \"e8m0\""}},
       {"unknown scale",
        [] { return with(custom_of(plain_e4m3), "fprop.w", operand("e4m3", 0, 0, "fp64")); },
-       {"precision.custom.fprop.w.scale: unknown value \"fp64\"", "use one of: fp32, pow2, e8m0"}},
+       {"precision.custom.fprop.w.scale: unknown value \"fp64\"", "use one of: fp32, pow2, e8m0, ue4m3"}},
       {"unknown scaling",
-       [] { return with(custom_of(plain_e4m3), "fprop.w", operand("e4m3", 0, 0, "fp32", "static")); },
-       {"precision.custom.fprop.w.scaling: unknown value \"static\"", "use one of: current, delayed"}},
+       [] { return with(custom_of(plain_e4m3), "fprop.w", operand("e4m3", 0, 0, "fp32", "frozen")); },
+       {"precision.custom.fprop.w.scaling: unknown value \"frozen\"", "use one of: current, delayed, static"}},
+      {"static without a magnitude",
+       [] { return named("static", [](PrecisionConfig& p) { p.static_amax = {1.0, {}, 1.0}; }); },
+       {"precision.static_amax.w: static scaling knows no magnitude for w", "precision.calibration_steps"}},
+      {"static operand without a magnitude",
+       [] { return custom_of(operand("e4m3", 0, 0, "fp32", "static")); },
+       {"precision.custom: static scaling knows no magnitude for x"}},
+      {"static with blocks",
+       [] {
+         PrecisionConfig p = custom_of(operand("e4m3", 1, 32, "fp32", "static"));
+         p.calibration_steps = 1;
+         return p;
+       },
+       {"static scaling with blocks", "use \"tensor\""}},
+      {"a stored scale with E4M3 block scales", [] { return custom_of(operand("e4m3", 0, 0, "ue4m3", "delayed")); }, {"delayed scaling with E4M3 block scales"}},
+      {"a stored scale with a Hadamard transform",
+       [] {
+         CustomOperand o = operand("e4m3", 0, 0, "fp32", "delayed");
+         o.hadamard = true;
+         return custom_of(o);
+       },
+       {"delayed scaling with a Hadamard transform"}},
+      {"one operand with a Hadamard transform",
+       [] {
+         CustomOperand o = operand("e4m3", 1, 16);
+         o.hadamard = true;
+         return with(custom_of(operand("e4m3", 1, 16)), "wgrad.x", o);
+       },
+       {"wgrad has one operand with a Hadamard transform", "both operands of a product or neither"}},
       {"unknown rounding",
        [] {
          CustomOperand o = plain_e4m3;
