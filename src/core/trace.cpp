@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace octet {
@@ -16,7 +17,7 @@ std::string quoted(std::string_view text) {
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
     if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
     } else {
       out += c;
     }
@@ -63,20 +64,20 @@ void Tracer::end(size_t span) {
 
 std::string Tracer::json() const {
   std::string out = "{\"displayTimeUnit\": \"ms\",\n";
-  if (left_out_ > 0) out += fmt::format("\"otherData\": {{\"spans_left_out\": {}}},\n", left_out_);
-  out += fmt::format("\"traceEvents\": [\n{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": {0}, \"tid\": 0, \"args\": {{\"name\": \"octet rank {0}\"}}}}", rank_);
+  const auto at = std::back_inserter(out);
+  if (left_out_ > 0) fmt::format_to(at, "\"otherData\": {{\"spans_left_out\": {}}},\n", left_out_);
+  fmt::format_to(at, "\"traceEvents\": [\n{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": {0}, \"tid\": 0, \"args\": {{\"name\": \"octet rank {0}\"}}}}", rank_);
   for (size_t t = 0; t < threads_.size(); ++t) {
-    out += fmt::format(",\n{{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": {}}}}}", rank_, t,
-                       t == 0 ? "\"training thread\"" : quoted(fmt::format("thread {}", t)));
+    fmt::format_to(at, ",\n{{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": \"{} {}\"}}}}", rank_, t, t == 0 ? "training thread" : "thread", t);
   }
   for (const Event& e : events_) {
     if (e.end_ns < 0) continue;
-    out += fmt::format(",\n{{\"name\": {}, \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}", quoted(e.name), rank_, e.thread,
-                       micros(e.begin_ns - zero_ns_), micros(e.end_ns - e.begin_ns));
+    fmt::format_to(at, ",\n{{\"name\": {}, \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}", quoted(e.name), rank_, e.thread,
+                   micros(e.begin_ns - zero_ns_), micros(e.end_ns - e.begin_ns));
     if (e.cost.flops > 0 || e.cost.bytes > 0) {
       out += ", \"args\": {";
-      if (e.cost.flops > 0) out += fmt::format("\"flops\": {:.0f}{}", e.cost.flops, e.cost.bytes > 0 ? ", " : "");
-      if (e.cost.bytes > 0) out += fmt::format("\"bytes\": {:.0f}", e.cost.bytes);
+      if (e.cost.flops > 0) fmt::format_to(at, "\"flops\": {:.0f}{}", e.cost.flops, e.cost.bytes > 0 ? ", " : "");
+      if (e.cost.bytes > 0) fmt::format_to(at, "\"bytes\": {:.0f}", e.cost.bytes);
       out += "}";
     }
     out += "}";
