@@ -151,6 +151,14 @@ def whole_lines(path, begin):
     return text.splitlines(), begin + len(text)
 
 
+def take(history, text, path):
+    line = parse(text, path)
+    try:
+        return history.add(line)
+    except (KeyError, TypeError, AttributeError) as error:
+        fail(f"{path}: a line lacks what its kind needs ({error!r}): {text[:80].decode(errors='replace')}")
+
+
 def parse(text, path):
     try:
         line = json.loads(text)
@@ -164,7 +172,7 @@ def parse(text, path):
 def read_all(path, history):
     lines, end = whole_lines(path, 0)
     for text in lines:
-        history.add(parse(text, path))
+        take(history, text, path)
     if end < path.stat().st_size:
         print(f"wandb_export: warning: {path}: the unfinished last line is left out", file=sys.stderr)
 
@@ -175,7 +183,7 @@ def follow(path, history, export, pause):
     while True:
         lines, end = whole_lines(path, end)
         for text in lines:
-            points, void_from = history.add(parse(text, path))
+            points, void_from = take(history, text, path)
             if void_from is not None:
                 export.restart(history.points)
             else:

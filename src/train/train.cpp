@@ -177,9 +177,9 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   }
   const auto& recipe_notes = engine.model().precision().base().notes;
   start.notes.insert(start.notes.end(), recipe_notes.begin(), recipe_notes.end());
-  if (config.log.profile && (config.log.profile_start > config.run.steps || config.log.profile_end <= start.state.step + 1)) {
-    start.notes.push_back(fmt::format("log.profile: this run goes from step {} to {}, none of the steps {} to {} is in it", start.state.step + 1, config.run.steps,
-                                      config.log.profile_start, config.log.profile_end - 1));
+  // A run resumed behind the traced steps is no mistake: it has the trace already.
+  if (config.log.profile && config.log.profile_start > config.run.steps) {
+    start.notes.push_back(fmt::format("log.profile: nothing to trace, steps {} to {} of a run of {}", config.log.profile_start, config.log.profile_end - 1, config.run.steps));
   }
   if (options.strict && !start.notes.empty()) throw Error(ExitCode::config, start.notes.front(), "--strict", "repair what the message names, or leave out --strict");
 

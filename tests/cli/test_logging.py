@@ -249,7 +249,8 @@ class Trace(Sandbox):
         self.assertFalse((run / "trace.json").exists())
         result = octet("train", "--config", self.config(), "--run-dir", self.folder / "late", "--profile")
         self.assertEqual(result.rc, OK, result)
-        self.assertIn("warning: log.profile: this run goes from step 1 to 8, none of the steps 10 to 11 is in it", result.stdout)
+        self.assertIn("warning: log.profile: nothing to trace, steps 10 to 11 of a run of 8", result.stdout)
+        self.assertFalse((self.folder / "late" / "trace.json").exists())
         self.assert_refused(CONFIG, "log.profile_end", arguments=["--config", self.config(), "--profile", "--profile-step-start", "5", "--profile-step-end", "5"])
 
     def test_the_trace_changes_no_bits(self):
@@ -368,16 +369,21 @@ class WandbExport(Sandbox):
         self.assertEqual(self.curves(calls[begins[1]:])["train/loss"], {1: 5.0, 2: 4.25, 3: 3.0})
         self.assertEqual(calls[-1], {"finish": {"octet/step": 3, "octet/exit_code": 0}})
 
+    def refused(self, fragment, *arguments, **options):
+        result = self.export(*arguments, **options)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn(fragment, result.stderr)
+
     def test_errors(self):
         run = self.fake_run([self.train_line(1, 5.0)])
-        for arguments, options, fragment in (
-                ([run], {"env": {**os.environ, "PYTHONPATH": str(self.blocker())}}, "pip install wandb"),
-                ([self.folder / "nowhere"], {}, "metrics.jsonl"),
-                ([self.fake_run(["no json\n"])], {}, "is not JSON")):
-            result = self.export(*arguments, **options)
-            self.assertEqual(result.returncode, 1, result.stderr)
-            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-            self.assertIn(fragment, result.stderr)
+        self.refused("pip install wandb", run, env={**os.environ, "PYTHONPATH": str(self.blocker())})
+        self.refused("metrics.jsonl", self.folder / "nowhere")
+        for line, fragment in (('{"kind": "train", "loss": 1}', "lacks what its kind needs"), ("no json", "is not JSON"), ("[1]", "is not JSON")):
+            (run / "metrics.jsonl").unlink()
+            self.refused(fragment, self.fake_run([self.train_line(1, 5.0), line + "\n"]))
+        (run / "config.resolved.json").unlink()
+        self.refused("config.resolved.json", run)
 
     def blocker(self):
         """A folder whose wandb cannot be imported, wherever the tests run."""
