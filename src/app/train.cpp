@@ -12,6 +12,9 @@
 #include "config/config_io.h"
 #include "config/help.h"
 #include "config/nearest.h"
+#ifdef OCTET_HAVE_CUDA
+#include "cuda/nvtx.h"
+#endif
 #include "train/dump_file.h"
 #include "train/train.h"
 
@@ -171,6 +174,9 @@ int run_train(int argc, char** argv) {
   if (config.run.dir.empty() && !options.dry_run) {
     throw Error(ExitCode::config, "no run directory is given", "run.dir", "add --run-dir DIR, a new or empty directory");
   }
+#ifdef OCTET_HAVE_CUDA
+  if (config.log.profile) options.trace_hooks = cuda::nvtx_hooks();
+#endif
   return static_cast<int>(train(config, options, resolved));
 }
 

@@ -155,6 +155,12 @@ void check_parallel(const ParallelConfig& p) {
   if (p.sequence_parallel) fail("parallel.sequence_parallel", "true, but this build is single-process", "set it to false");
 }
 
+void check_log(const LogConfig& l) {
+  if (l.profile && l.profile_end <= l.profile_start) {
+    fail("log.profile_end", fmt::format("{}, which is not behind log.profile_start {}", l.profile_end, l.profile_start), "it names the step after the last of the trace");
+  }
+}
+
 }  // namespace
 
 std::array<double, 3> parse_split(const std::string& split) {
@@ -189,6 +195,7 @@ void validate(RunConfig& c) {
   check_schedule(c.sched, c.run.steps);
   check_precision(c.precision, c);
   check_parallel(c.parallel);
+  check_log(c.log);
   if (c.run.device == "cuda") fail("run.device", "\"cuda\", but this build trains on the CPU", "set it to \"cpu\" or \"auto\"");
 }
 

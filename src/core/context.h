@@ -7,6 +7,8 @@
 
 namespace octet {
 
+class Tracer;
+
 enum class Device : uint8_t { cpu };
 
 // How the CPU backend multiplies matrices.
@@ -29,6 +31,8 @@ class Ctx {
 
   // Key of stochastic rounding: the run's seed and the optimizer step (core/philox.h).
   uint64_t seed = 0, step = 0;
+  // Where spans go (core/trace.h); null: nobody listens.
+  Tracer* tracer = nullptr;
 
  private:
   Device device_;

@@ -1,5 +1,6 @@
 #include "model/block.h"
 
+#include "core/trace.h"
 #include "ops/activation.h"
 #include "ops/attention.h"
 #include "ops/norm.h"
@@ -17,6 +18,14 @@ Pass with_temporary_results(const Pass& pass, bool dropped) {
 Block::Block(BlockParams params, Linear qkv, Linear out, Linear gate_up, Linear down, HeadGeometry heads, RecomputePolicy recompute)
     : params_(params), qkv_(std::move(qkv)), out_(std::move(out)), gate_up_(std::move(gate_up)), down_(std::move(down)), heads_(heads), recompute_(recompute) {}
 
+// Layer name of spans: "layers.0" of "layers.0.attn.qkv".
+std::string_view Block::layer() const { return std::string_view(qkv_.module()).substr(0, qkv_.module().find(".attn")); }
+
+// Scores and weighted sum, causal half, as config/model_size.h counts them; document masks, which skip more, are not subtracted.
+double Block::attention_flops(const TokenGeometry& t) const {
+  return 2.0 * static_cast<double>(t.tokens) * static_cast<double>(t.seq_len) * static_cast<double>(heads_.heads * heads_.head_dim);
+}
+
 QkNorm Block::qk_norm(const Tensor& rstd) const {
   if (!params_.q_norm) return {};
   return {params_.q_norm->working, params_.k_norm->working, rstd, params_.q_norm->grad, params_.k_norm->grad};
@@ -24,6 +33,7 @@ QkNorm Block::qk_norm(const Tensor& rstd) const {
 
 LinearInput Block::normed_input(const Pass& pass, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum,
                                 const Tensor& rstd) const {
+  Span span(pass.ctx.tracer, consumer.module(), "norm + quantize x");
   LinearInput in = consumer.allocate_input(pass, pass.ctx.scratch(), x.rows());
   ops::rmsnorm_quantize(pass.ctx, x, delta, gamma.working, heads_.norm_eps, {sum, in.value, rstd, in.images});
   consumer.note_input(pass, in);
@@ -31,6 +41,7 @@ LinearInput Block::normed_input(const Pass& pass, const Linear& consumer, const 
 }
 
 LinearInput Block::swiglu_input(const Pass& pass, const Tensor& gate_up) const {
+  Span span(pass.ctx.tracer, down_.module(), "swiglu + quantize x");
   LinearInput in = down_.allocate_input(pass, pass.ctx.scratch(), gate_up.rows());
   ops::swiglu_quantize(pass.ctx, gate_up, in.value, in.images);
   down_.note_input(pass, in);
@@ -41,6 +52,7 @@ LinearInput Block::swiglu_input(const Pass& pass, const Tensor& gate_up) const {
 LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, BlockSaved& s) const {
   s.attn = pass.saved.alloc(s.qkv.dtype, {t.tokens, heads_.heads * heads_.head_dim});
   s.lse = pass.saved.alloc(Dtype::f32, {t.tokens / t.seq_len, heads_.heads, t.seq_len});
+  Span span(pass.ctx.tracer, out_.module(), "attention + quantize x", {.flops = attention_flops(t)});
   ops::attention(pass.ctx, s.qkv, t.document_start, t.seq_len, heads_, s.attn, s.lse);
   LinearInput in = out_.input_of(pass, pass.ctx.scratch(), s.attn);
   if (in.images.row.data.rows || in.images.col.data.rows) ops::quantize(pass.ctx, s.attn, in.images);
@@ -57,7 +69,10 @@ void Block::attention_forward(const Pass& pass, const TokenGeometry& t, const Te
 
   s.qkv_in = normed_input(with_temporary_results(pass, recompute_.norm), qkv_, *params_.attn_norm, x, delta, has_delta ? s.s1 : Tensor{}, s.rstd1);
   qkv_.forward(pass, s.qkv_in, s.qkv_raw);
-  ops::qk_norm_rope(pass.ctx, s.qkv_raw, t.positions, t.cos_sin, heads_, qk_norm(s.qk_rstd), s.qkv);
+  {
+    Span span(pass.ctx.tracer, qkv_.module(), "rope");
+    ops::qk_norm_rope(pass.ctx, s.qkv_raw, t.positions, t.cos_sin, heads_, qk_norm(s.qk_rstd), s.qkv);
+  }
   s.out_in = attention_core(with_temporary_results(pass, recompute_.attention), t, s);
   out_.forward(pass, s.out_in, attn_out);
 }
@@ -73,6 +88,7 @@ void Block::mlp_forward(const Pass& pass, const TokenGeometry& t, const Tensor& 
 
 void Block::forward(const Pass& outer, const TokenGeometry& t, const Tensor& x, const Tensor& delta, BlockSaved& s, const Tensor& m) const {
   // The residual stream at both norms outlives the layer: s1 is what recomputation starts from, s2 is what the next norm reads.
+  Span span(outer.ctx.tracer, layer(), "forward");
   s.s1 = delta.shape.rank() != 0 ? outer.saved.alloc(x.dtype, x.shape) : x;
   s.s2 = outer.saved.alloc(x.dtype, x.shape);
   Arena::Scope scope(outer.ctx.scratch());
@@ -96,13 +112,17 @@ void Block::mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s
     down_.backward_input(pass, dm, d_act);
     down_.backward_weight(pass, dm, grad, s.down_in);
   }
-  ops::swiglu_backward(pass.ctx, d_act, s.gate_up, d_gate_up);
+  {
+    Span span(pass.ctx.tracer, gate_up_.module(), "swiglu backward");
+    ops::swiglu_backward(pass.ctx, d_act, s.gate_up, d_gate_up);
+  }
   {
     Arena::Scope images(scratch);
     const LinearGrad dg = gate_up_.quantize_grad(pass, d_gate_up);
     gate_up_.backward_input(pass, dg, d_norm);
     gate_up_.backward_weight(pass, dg, d_gate_up, s.gate_up_in);
   }
+  Span span(pass.ctx.tracer, gate_up_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s2, params_.mlp_norm->working, s.rstd2, grad, grad, params_.mlp_norm->grad);
 }
 
@@ -120,20 +140,29 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
     out_.backward_input(pass, d_out, d_attn);
     out_.backward_weight(pass, d_out, grad, s.out_in);
   }
-  ops::attention_backward(pass.ctx, d_attn, s.qkv, s.attn, s.lse, t.document_start, t.seq_len, heads_, d_qkv);
-  ops::qk_norm_rope_backward(pass.ctx, d_qkv, s.qkv_raw, t.positions, t.cos_sin, heads_, qk_norm(s.qk_rstd), d_qkv);
+  {
+    Span span(pass.ctx.tracer, out_.module(), "attention backward", {.flops = 2 * attention_flops(t)});
+    ops::attention_backward(pass.ctx, d_attn, s.qkv, s.attn, s.lse, t.document_start, t.seq_len, heads_, d_qkv);
+  }
+  {
+    Span span(pass.ctx.tracer, qkv_.module(), "rope backward");
+    ops::qk_norm_rope_backward(pass.ctx, d_qkv, s.qkv_raw, t.positions, t.cos_sin, heads_, qk_norm(s.qk_rstd), d_qkv);
+  }
   {
     Arena::Scope images(scratch);
     const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv);
     qkv_.backward_input(pass, dq, d_norm);
     qkv_.backward_weight(pass, dq, d_qkv, s.qkv_in);
   }
+  Span span(pass.ctx.tracer, qkv_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s1, params_.attn_norm->working, s.rstd1, grad, grad, params_.attn_norm->grad);
 }
 
 void Block::backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const {
   Arena::Scope scope(pass.ctx.scratch());
+  Span span(pass.ctx.tracer, layer(), "backward");
   if (recompute_.block) {
+    Span again_span(pass.ctx.tracer, layer(), "recompute");
     const Pass again = pass.recomputing();
     const Tensor attn_out = pass.ctx.scratch().alloc(grad.dtype, grad.shape), m = pass.ctx.scratch().alloc(grad.dtype, grad.shape);
     attention_forward(again, t, s.s1, {}, s, attn_out);

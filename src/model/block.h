@@ -5,6 +5,7 @@
 //   m  = down(swiglu(gate_up(norm2(s2))))          the caller adds m to s2 inside the next norm
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/linear.h"
@@ -60,6 +61,8 @@ class Block {
   LinearInput swiglu_input(const Pass& pass, const Tensor& gate_up) const;
   LinearInput attention_core(const Pass& pass, const TokenGeometry& t, BlockSaved& s) const;
   QkNorm qk_norm(const Tensor& rstd) const;
+  std::string_view layer() const;
+  double attention_flops(const TokenGeometry& t) const;
 
   BlockParams params_;
   Linear qkv_, out_, gate_up_, down_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/trace.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/reduce.h"
@@ -35,6 +36,7 @@ int64_t Head::chunk_rows(const Pass& pass, int64_t tokens) const {
 }
 
 Loss Head::evaluate(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels) const {
+  Span span(pass.ctx.tracer, "head", "forward + loss");
   Arena& scratch = pass.ctx.scratch();
   Arena::Scope scope(scratch);
   const int64_t tokens = x.rows(), chunk = chunk_rows(pass, tokens);
@@ -56,6 +58,7 @@ Loss Head::evaluate(const Pass& pass, const Tensor& x, const Tensor& delta, cons
 }
 
 Loss Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, float grad_scale, const Tensor& grad) const {
+  Span span(pass.ctx.tracer, "head", "forward + loss + backward");
   Arena& scratch = pass.ctx.scratch();
   Arena::Scope scope(scratch);
   const int64_t tokens = x.rows(), chunk = chunk_rows(pass, tokens);
@@ -76,7 +79,10 @@ Loss Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& del
     }
     const Tensor d_logits = logits.slice_rows(0, n);
     lm_head_.forward(pass, part, d_logits);
-    ops::cross_entropy(pass.ctx, d_logits, rows_of(labels, t0, n), vocab_, z_coefficient_, grad_scale, true, rows_of(loss, t0, n), rows_of(z, t0, n));
+    {
+      Span loss_span(pass.ctx.tracer, "head", "cross-entropy");
+      ops::cross_entropy(pass.ctx, d_logits, rows_of(labels, t0, n), vocab_, z_coefficient_, grad_scale, true, rows_of(loss, t0, n), rows_of(z, t0, n));
+    }
     const LinearGrad dy = lm_head_.quantize_grad(pass, d_logits);
     lm_head_.backward_input(pass, dy, d_norm.slice_rows(t0, n));
     lm_head_.backward_weight(pass, dy, d_logits, part);

@@ -1,5 +1,6 @@
 #include "model/linear.h"
 
+#include "core/trace.h"
 #include "ops/gemm.h"
 #include "ops/reduce.h"
 
@@ -24,6 +25,12 @@ void allocate_pair(const QuantSpec& row_spec, const QuantSpec& col_spec, const M
   } else {
     col = Operand::plain(value, true);
   }
+}
+
+// What quantizing moves: the values once, and a code for each element of each image.
+double quantize_bytes(const MatrixView& value, const QuantizedOut& images) {
+  const double codes = (images.row.data.rows ? 1.0 : 0.0) + (images.col.data.rows ? 1.0 : 0.0);
+  return static_cast<double>(value.elements()) * (static_cast<double>(size_bytes(value.dtype)) + codes);
 }
 
 }  // namespace
@@ -52,6 +59,7 @@ void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant) {
     if (recipe_.w_row.quantized()) out.row = p.w_row;
     if (recipe_.w_col.quantized() && !images_share_bytes(recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
     if (!out.row.data.rows && !out.col.data.rows) continue;
+    Span span(ctx.tracer, module_, "quantize w", {.bytes = quantize_bytes(p.weight->working, out)});
     ops::quantize(ctx, p.weight->working, out);
   }
 }
@@ -93,6 +101,7 @@ void Linear::note_input(const Pass& pass, const LinearInput& x) const {
 }
 
 void Linear::forward(const Pass& pass, const LinearInput& x, const Tensor& y) const {
+  Span span(pass.ctx.tracer, module_, "fprop", {.flops = gemm_flops(y.rows())});
   int64_t column = 0;
   for (const Part& p : parts_) {
     const MatrixView out = MatrixView(y).columns(column, p.weight->shape[0]);
@@ -114,6 +123,7 @@ LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy) const {
     Arena& scratch = pass.ctx.scratch();
     allocate_pair(recipe_.dy_row, recipe_.dy_col, dy_part, dy.rows(), n, scratch, scratch, images, row, col);
     if (images.row.data.rows || images.col.data.rows) {
+      Span span(pass.ctx.tracer, module_, "quantize dy", {.bytes = quantize_bytes(dy_part, images)});
       images.target = pass.target(p.site_dy);
       ops::quantize(pass.ctx, dy_part, images);
       if (images.row.data.rows) pass.count(p.site_dy, recipe_.dy_row, dy_part.elements());
@@ -133,6 +143,7 @@ LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy) const {
 }
 
 void Linear::backward_input(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const {
+  Span span(pass.ctx.tracer, module_, "dgrad", {.flops = gemm_flops(dx.rows())});
   std::vector<GemmTerm> terms;
   for (size_t i = 0; i < parts_.size(); ++i) terms.push_back({dy.row[i], parts_[i].w_col});
   ops::gemm(pass.ctx, terms, dx, 0.0f, recipe_.accumulate[1]);
@@ -140,6 +151,7 @@ void Linear::backward_input(const Pass& pass, const LinearGrad& dy, const Tensor
 }
 
 void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const {
+  Span span(pass.ctx.tracer, module_, "wgrad", {.flops = gemm_flops(dy_value.rows())});
   int64_t column = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& p = parts_[i];

@@ -69,6 +69,7 @@ class Linear {
   void dump_weights(Dump& dump, QuantRegistry& quant) const;
 
  private:
+  double gemm_flops(int64_t tokens) const { return 2.0 * static_cast<double>(tokens) * static_cast<double>(in_) * static_cast<double>(out_); }
   LinearInput make_input(const Pass& pass, Arena& temporary, const Tensor& value, int64_t tokens) const;
 
   std::string module_;

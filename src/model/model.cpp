@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/philox.h"
+#include "core/trace.h"
 #include "model/rope_table.h"
 #include "ops/embedding.h"
 #include "ops/optimizer.h"
@@ -161,7 +162,10 @@ Loss Model::train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_sc
   std::vector<BlockSaved> saved(blocks_.size());
 
   Tensor x = pass.saved.alloc(dtype, stream), delta;
-  ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
+  {
+    Span span(pass.ctx.tracer, "embed", "forward");
+    ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
+  }
   // A layer's MLP output is read once, by the next norm; two buffers take turns.
   const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
   for (size_t l = 0; l < blocks_.size(); ++l) {
@@ -172,6 +176,7 @@ Loss Model::train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_sc
   const Tensor grad = pass.saved.alloc(dtype, stream);
   const Loss loss = head_->forward_backward(pass, x, delta, batch.labels, grad_scale, grad);
   for (size_t l = blocks_.size(); l-- > 0;) blocks_[l]->backward(pass, t, saved[l], grad);
+  Span span(pass.ctx.tracer, "embed", "backward");
   ops::embedding_backward(pass.ctx, grad, batch.tokens, embedding_->grad);
   return loss;
 }
@@ -182,7 +187,10 @@ Loss Model::evaluate(Pass& pass, const TokenBatch& batch) {
   const TokenGeometry t = geometry(batch);
   const Shape stream{t.tokens, config_.hidden_size};
   Tensor x = pass.saved.alloc(dtype, stream), delta;
-  ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
+  {
+    Span span(pass.ctx.tracer, "embed", "forward");
+    ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
+  }
   // Nothing is kept: three stream buffers take turns, the rest of a layer's activations are released after it.
   const Tensor residual[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
   const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};

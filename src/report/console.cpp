@@ -1,6 +1,7 @@
 #include "report/console.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <fmt/chrono.h>
 #include <sys/ioctl.h>
@@ -63,11 +64,19 @@ void Console::step(const TrainRecord& record, std::optional<double> mfu) {
   }
   last_ = record;
   last_mfu_ = mfu;
+  ++since_line_.steps;
+  since_line_.ms += record.step_ms;
+  since_line_.skipped += record.skipped;
+  since_line_.nan += !std::isfinite(record.loss);
+  if (!record.skipped) {
+    ++since_line_.updates;
+    since_line_.loss += record.loss;
+  }
   const bool last = record.step >= options_.total_steps;
   const bool log = first || last || record.step % options_.log_interval == 0;
-  const bool terminal = options_.width && options_.width() > 0;
+  const bool terminal = on_terminal();
   if (log && (sink_ || !terminal)) {
-    const std::string line = step_line(record, options_.total_steps, mfu, eta_s(record.step));
+    const std::string line = options_.megatron ? megatron_text() : step_line(record, options_.total_steps, mfu, eta_s(record.step));
     if (sink_) sink_(line);
     if (!terminal) out_ << line << '\n' << std::flush;
   }
@@ -78,7 +87,34 @@ void Console::step(const TrainRecord& record, std::optional<double> mfu) {
   draw();
 }
 
-void Console::valid(int64_t step, double loss) { message(fmt::format("step {}/{} | validation loss {:.4f}", step, options_.total_steps, loss)); }
+// " [time] iteration ...". Megatron prints no loss when every step since the last line was skipped.
+std::string Console::megatron_text() {
+  const MegatronLine& m = *options_.megatron;
+  const auto now = std::chrono::system_clock::now();
+  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1'000'000;
+  const double ms = since_line_.ms / static_cast<double>(since_line_.steps);
+  const double flops = m.flops_per_token * static_cast<double>(m.global_batch * m.seq_len);
+  std::string line = fmt::format(" [{:%Y-%m-%d %H:%M:%S}.{:06d}]", fmt::localtime(std::chrono::system_clock::to_time_t(now)), micros);
+  line += fmt::format(" iteration {:8d}/{:8d} | consumed samples: {:12d} |", last_.step, options_.total_steps, last_.tokens / m.seq_len);
+  line += fmt::format(" elapsed time per iteration (ms): {:.1f} | throughput per GPU (TFLOP/s/GPU): {:.1f} |", ms, flops / (ms * 1e9));
+  line += fmt::format(" learning rate: {:.6E} | global batch size: {:5d} |", last_.lr, m.global_batch);
+  if (since_line_.updates > 0) line += fmt::format(" lm loss: {:.6E} |", since_line_.loss / static_cast<double>(since_line_.updates));
+  line += fmt::format(" loss scale: 1.0 | grad norm: {:.3f} |", last_.grad_norm);
+  line += fmt::format(" number of skipped iterations: {:3d} | number of nan iterations: {:3d} |", since_line_.skipped, since_line_.nan);
+  since_line_ = {};
+  return line;
+}
+
+void Console::valid(int64_t step, double loss, std::string_view set) {
+  if (!options_.megatron) {
+    message(fmt::format("step {}/{} | validation loss{}{} {:.4f}", step, options_.total_steps, set.empty() ? "" : " ", set, loss));
+    return;
+  }
+  const std::string line = fmt::format(" validation{}{} loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E} | ", set.empty() ? "" : "-", set, step, loss,
+                                       std::exp(std::min(20.0, loss)));
+  const std::string rule(line.size() + 1, '-');
+  message(rule + "\n" + line + "\n" + rule);
+}
 
 void Console::message(std::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);

@@ -20,6 +20,7 @@ struct TrainRecord {
   int64_t step = 0, tokens = 0;
   double loss = 0, grad_norm = 0, lr = 0;  // grad_norm before clipping
   double tokens_per_s = 0, step_ms = 0;
+  bool skipped = false;  // the update was; for the console, MetricsWriter leaves it to `extra`
 };
 
 class MetricsWriter {

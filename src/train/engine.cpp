@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/trace.h"
 #include "optim/adamw.h"
 #include "optim/schedule.h"
 
@@ -80,6 +81,7 @@ Ctx Engine::context(Arena& scratch, int64_t step) {
   Ctx ctx(Device::cpu, pool_, scratch, math_);
   ctx.seed = config_.run.seed;
   ctx.step = static_cast<uint64_t>(step);
+  ctx.tracer = tracer_;
   return ctx;
 }
 
@@ -93,20 +95,27 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
   Ctx ctx = context(scratch_, step);
   StepResult r;
   r.lr = learning_rate(config_.sched, config_.optim.lr, step, config_.run.steps);
-  model_->zero_gradients(ctx);
-  model_->count_images(quant_);
+  {
+    Span span(tracer_, "zero gradients", "");
+    model_->zero_gradients(ctx);
+    model_->count_images(quant_);
+  }
   const auto valid = static_cast<double>(batch.valid_tokens);
   Loss loss;
   Pass pass{ctx, quant_, activations_};
   pass.dump = dump;
   for (const data::MicroBatch& micro : batch.micro) {
+    Span span(tracer_, "micro-batch", "");
     loss += model_->train_micro_batch(pass, token_batch(micro, config_.data.document_mask), valid > 0 ? static_cast<float>(1.0 / valid) : 0.0f);
     pass.first_row += static_cast<int64_t>(micro.tokens.size());
     ++pass.micro_batch;
   }
   r.loss = valid > 0 ? loss.cross_entropy / valid : 0.0;
   r.z_loss = valid > 0 ? loss.z / valid : 0.0;
-  const GradientNorm norm = gradient_norm(ctx, model_->params());
+  const GradientNorm norm = [&] {
+    Span span(tracer_, "gradient norm", "");
+    return gradient_norm(ctx, model_->params());
+  }();
   r.grad_norm = norm.norm;
   r.nonfinite = quant_.nonfinite();
   if (dump) model_->dump_weights(*dump, quant_);
@@ -116,9 +125,11 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
     r.offender = quant_.first_nonfinite_site();
     if (r.offender.empty()) r.offender = norm.first_nonfinite.empty() ? "loss" : norm.first_nonfinite + ".grad";
   } else {
+    Span span(tracer_, "optimizer", "");
     quant_.update_scales();
     adamw_update(ctx, model_->params(), config_.optim, r.lr, ++updates_, clip_factor(config_.optim.clip_norm, r.grad_norm));
   }
+  Span span(tracer_, "quantize weights", "");
   if (quant_.health_due()) r.health = quant_.health();
   quant_.begin_step(step + 1);
   Ctx next = context(scratch_, step + 1);
@@ -133,6 +144,7 @@ double Engine::evaluate(const std::vector<data::MicroBatch>& batches) {
   double loss = 0;
   int64_t valid = 0;
   for (const data::MicroBatch& b : batches) {
+    Span span(tracer_, "micro-batch", "");
     loss += model_->evaluate(pass, token_batch(b, config_.data.document_mask)).cross_entropy;
     valid += b.valid_tokens;
   }

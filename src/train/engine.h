@@ -52,6 +52,8 @@ class Engine {
   Model& model() { return *model_; }
   QuantRegistry& quant() { return quant_; }
   ThreadPool& pool() { return pool_; }
+  // Spans of the following calls go to `tracer`; null: none.
+  void set_tracer(Tracer* tracer) { tracer_ = tracer; }
 
   // Runs optimizer step `step` (from 0). dump: collects this step's tensors, or null.
   StepResult step(const data::StepBatch& batch, int64_t step, Dump* dump = nullptr);
@@ -78,6 +80,7 @@ class Engine {
   MemoryPlan plan_;
   Arena parameters_, images_, activations_, scratch_;
   int64_t updates_ = 0;
+  Tracer* tracer_ = nullptr;
 };
 
 }  // namespace octet

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <limits>
 
 #include "config/model_size.h"
+#include "core/file_io.h"
 #include "train/health_lines.h"
 
 namespace octet {
@@ -34,6 +36,16 @@ TrainLoop::TrainLoop(const RunConfig& config, const TrainOptions& options, const
       watchdog_(config.guard.deadline_s) {
   if (state_.step > 0) saved_step_ = state_.step;
   first_step_ = state_.step + 1;
+  if (config.log.tensorboard) {
+    TensorBoardOptions tb;
+    tb.megatron_names = config.log.names == "megatron";
+    tb.global_batch = config.batch.global;
+    tb.seq_len = config.data.seq_len;
+    tb.flops_per_token = flops_per_token_;
+    tb.finished_steps = state_.step;
+    tb.finished_samples = state_.samples;
+    tensorboard_.emplace(run_dir.path(), tb, resolved.dump(2));
+  }
 }
 
 ExitCode TrainLoop::run() {
@@ -41,9 +53,11 @@ ExitCode TrainLoop::run() {
   const auto loader = data_.loader(state_.samples);
   ExitCode code = ExitCode::ok;
   while (state_.step < config_.run.steps) {
+    start_trace(state_.step + 1);
     one_step(*loader);
     if (config_.eval.interval > 0 && state_.step % config_.eval.interval == 0) validate();
     if (config_.ckpt.interval > 0 && state_.step % config_.ckpt.interval == 0) save();
+    if (state_.step + 1 >= config_.log.profile_end) end_trace();
     if (const auto reason = stop.pending(); reason && state_.step < config_.run.steps) {
       code = *reason;
       break;
@@ -51,16 +65,21 @@ ExitCode TrainLoop::run() {
   }
   if (code == ExitCode::ok && config_.eval.interval > 0) validate();
   save();
+  end_trace();
   finish(code);
   return code;
 }
 
 void TrainLoop::one_step(data::StepLoader& loader) {
   const int64_t number = state_.step + 1;
+  Span span(tracer_.get(), "step", tracer_ ? std::to_string(number) : std::string());
   const auto begin = std::chrono::steady_clock::now();
   const double patience = number == first_step_ ? long_phase_s : 0;
   watchdog_.begin(number, "reading the batch", patience);
-  const data::StepBatch& batch = loader.next();
+  const data::StepBatch& batch = [&]() -> const data::StepBatch& {
+    Span read(tracer_.get(), "read batch", "");
+    return loader.next();
+  }();
   std::unique_ptr<Dump> dump;
   if (dump_request_ && dump_request_->step == number) dump = std::make_unique<Dump>(dump_request_->modules);
   watchdog_.begin(number, "the training step", patience);
@@ -73,6 +92,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   state_.tokens += config_.batch.global * config_.data.seq_len;
   record(result, batch, seconds);
   if (dump) {
+    Span write(tracer_.get(), "write dump", "");
     const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name, config_.run.cpu_gemm, config_.model.tie_word_embeddings);
     console_.message(fmt::format("dump of step {} written to {}", number, path.string()));
     metrics_.event("dump", {{"step", number}, {"path", path.string()}});
@@ -85,6 +105,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
 }
 
 void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double seconds) {
+  Span span(tracer_.get(), "log", "");
   const auto tokens = static_cast<double>(config_.batch.global * config_.data.seq_len);
   TrainRecord record;
   record.step = state_.step;
@@ -94,13 +115,36 @@ void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double
   record.lr = r.lr;
   record.tokens_per_s = tokens / seconds;
   record.step_ms = seconds * 1e3;
+  record.skipped = r.skipped;
   const double mfu = flops_per_token_ * record.tokens_per_s / peak_flops_;
   nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"mfu_causal", mfu}};
   if (config_.optim.z_loss > 0) extra["z_loss"] = r.z_loss;
   if (r.skipped) extra["skipped"] = true;
   metrics_.train(record, extra);
-  if (!r.health.empty()) metrics_.stats(state_.step, health_values(r.health));
+  if (!r.health.empty()) record_health(r.health);
   console_.step(record, mfu);
+  if (!tensorboard_) return;
+  tensorboard_->train(record, mfu, config_.optim.z_loss > 0 ? std::optional(r.z_loss) : std::nullopt);
+  if (state_.step % config_.log.interval == 0) tensorboard_->flush();
+}
+
+void TrainLoop::record_health(const std::vector<QuantRegistry::HealthEntry>& health) {
+  metrics_.stats(state_.step, health_values(health));
+  if (!tensorboard_) return;
+  constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
+  std::vector<std::string> roles;
+  std::vector<double> amax, underflow, saturation, sqnr, cosine;
+  std::vector<int64_t> nonfinite;
+  for (const auto& e : health) {
+    roles.emplace_back(name(e.role));
+    amax.push_back(e.values.amax);
+    underflow.push_back(e.values.underflow_share());
+    saturation.push_back(e.values.saturated_share());
+    sqnr.push_back(e.values.sqnr_db().value_or(undefined));
+    cosine.push_back(e.values.cosine().value_or(undefined));
+    nonfinite.push_back(e.values.nonfinite);
+  }
+  tensorboard_->health(state_.step, {roles, amax, underflow, saturation, sqnr, cosine, nonfinite});
 }
 
 void TrainLoop::note_skipped(const StepResult& r) {
@@ -121,15 +165,20 @@ void TrainLoop::note_skipped(const StepResult& r) {
 void TrainLoop::validate() {
   if (validated_step_ == state_.step) return;
   validated_step_ = state_.step;
+  Span span(tracer_.get(), "validation", "");
   watchdog_.begin(state_.step, "validation", long_phase_s);
   const double loss = engine_.evaluate(data_.validation());
   watchdog_.idle();
   metrics_.valid(state_.step, state_.tokens, loss);
   console_.valid(state_.step, loss);
+  if (tensorboard_) tensorboard_->valid(state_.step, state_.tokens, loss);
 }
 
 void TrainLoop::save() {
   if (saved_step_ == state_.step) return;
+  // What a checkpoint covers is never written again by a resumed run.
+  if (tensorboard_) tensorboard_->flush();
+  Span span(tracer_.get(), "save checkpoint", "");
   const auto begin = std::chrono::steady_clock::now();
   watchdog_.begin(state_.step, "saving a checkpoint", long_phase_s);
   const auto path = save_run(run_dir_.checkpoints_dir(), config_.ckpt.keep_last, engine_, state_, resolved_);
@@ -138,7 +187,25 @@ void TrainLoop::save() {
   metrics_.event("checkpoint", {{"step", state_.step}, {"path", path.string()}, {"seconds", seconds_since(begin)}});
 }
 
+void TrainLoop::start_trace(int64_t step) {
+  if (!config_.log.profile || tracer_ || step < config_.log.profile_start || step >= config_.log.profile_end) return;
+  tracer_ = std::make_unique<Tracer>(options_.trace_hooks);
+  engine_.set_tracer(tracer_.get());
+}
+
+void TrainLoop::end_trace() {
+  if (!tracer_) return;
+  engine_.set_tracer(nullptr);
+  const auto path = run_dir_.path() / "trace.json";
+  write_file_atomic(path, tracer_->json(), ExitCode::checkpoint);
+  console_.message(fmt::format("trace of {} spans written to {}", tracer_->spans(), path.string()));
+  if (tracer_->left_out() > 0) console_.message(fmt::format("warning: the trace is full, {} spans are left out; profile fewer steps", tracer_->left_out()));
+  metrics_.event("trace", {{"step", state_.step}, {"path", path.string()}, {"spans", tracer_->spans()}, {"left_out", tracer_->left_out()}});
+  tracer_.reset();
+}
+
 void TrainLoop::finish(ExitCode code) {
+  if (tensorboard_) tensorboard_->flush();
   nlohmann::json quantized = nlohmann::json::object();
   std::string listing;
   for (const auto& t : engine_.quant().totals()) {

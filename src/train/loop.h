@@ -4,8 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/run_dir.h"
+#include "core/trace.h"
 #include "report/console.h"
 #include "report/metrics.h"
+#include "report/tensorboard.h"
 #include "train/checkpointing.h"
 #include "train/dump_file.h"
 #include "train/engine.h"
@@ -28,10 +30,14 @@ class TrainLoop {
  private:
   void one_step(data::StepLoader& loader);
   void record(const StepResult& result, const data::StepBatch& batch, double seconds);
+  void record_health(const std::vector<QuantRegistry::HealthEntry>& health);
   void note_skipped(const StepResult& result);
   void validate();
   void save();
   void finish(ExitCode code);
+  // log.profile: spans from step profile_start up to profile_end, then RUN/trace.json.
+  void start_trace(int64_t step);
+  void end_trace();
 
   const RunConfig& config_;
   const TrainOptions& options_;
@@ -46,6 +52,8 @@ class TrainLoop {
   std::optional<DumpRequest> dump_request_;
   int64_t consecutive_skips_ = 0, saved_step_ = -1, validated_step_ = -1, first_step_ = 1;
   Watchdog watchdog_;
+  std::optional<TensorBoard> tensorboard_;
+  std::unique_ptr<Tracer> tracer_;  // while steps are traced
 };
 
 }  // namespace octet

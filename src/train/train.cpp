@@ -182,6 +182,10 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   }
   const auto& recipe_notes = engine.model().precision().base().notes;
   start.notes.insert(start.notes.end(), recipe_notes.begin(), recipe_notes.end());
+  // A run resumed behind the traced steps is no mistake: it has the trace already.
+  if (config.log.profile && config.log.profile_start > config.run.steps) {
+    start.notes.push_back(fmt::format("log.profile: nothing to trace, steps {} to {} of a run of {}", config.log.profile_start, config.log.profile_end - 1, config.run.steps));
+  }
   if (options.strict && !start.notes.empty()) throw Error(ExitCode::config, start.notes.front(), "--strict", "repair what the message names, or leave out --strict");
 
   RunDir run_dir = RunDir::open(config.run.dir, mode);
@@ -198,6 +202,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   ConsoleOptions view;
   view.total_steps = config.run.steps;
   view.log_interval = config.log.interval;
+  if (config.log.console == "megatron") view.megatron = MegatronLine{config.batch.global, config.data.seq_len, flops_per_token(config.model, config.data.seq_len)};
   view.width = [] { return terminal_width(STDOUT_FILENO); };
   Console console(std::cout, view, [&](std::string_view line) { log.write(line); });
   const int cores = std::min(engine.pool().threads(), usable_cores());

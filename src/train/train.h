@@ -6,6 +6,7 @@
 
 #include "config/run_config.h"
 #include "core/error.h"
+#include "core/trace.h"
 
 namespace octet {
 
@@ -15,6 +16,7 @@ struct TrainOptions {
   std::string dump;               // "STEP:GLOB", empty: none
   bool strict = false;            // any fallback, skipped step or dropped key becomes an error
   bool dry_run = false;           // print the plan, train nothing, touch nothing
+  TraceHooks trace_hooks;         // of log.profile, where the program has a profiler's
   std::vector<std::string> derived;  // JSON pointers of config values that nobody gave: a resumed run keeps the checkpoint's
 };
 

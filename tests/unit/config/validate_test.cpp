@@ -146,6 +146,12 @@ TEST(Validate, Precision) {
                                         "custom": {"fprop": {"x": {"format": "e4m3"}, "w": {"format": "e4m3"}}}}})")));
 }
 
+TEST(Validate, TracedSteps) {
+  EXPECT_EQ(validate_error(R"({"log": {"profile": true, "profile_start": 5, "profile_end": 5}})"),
+            "log.profile_end: 5, which is not behind log.profile_start 5 (it names the step after the last of the trace)");
+  EXPECT_NO_THROW(validated(patched(R"({"log": {"profile_start": 50}})")));  // without a trace the two are idle
+}
+
 TEST(Validate, WhatThisBuildCannotDo) {
   for (const char* key : {"tp", "pp", "cp", "ep", "etp"}) {
     nlohmann::json values = small_config();

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
+#include <regex>
 #include <sstream>
 #include <unistd.h>
 
@@ -101,8 +102,67 @@ TEST(Console, MessagesOfSeveralLinesGoToTheLogLineByLine) {
   Console console(c.out, plain(1, 1), c.sink());
   console.message("a\nb\n");
   console.valid(3, 1.5);
-  EXPECT_EQ(c.log, (std::vector<std::string>{"a", "b", "step 3/1 | validation loss 1.5000"}));
-  EXPECT_EQ(c.out.str(), "a\nb\nstep 3/1 | validation loss 1.5000\n");
+  console.valid(3, 1.25, "wiki");
+  EXPECT_EQ(c.log, (std::vector<std::string>{"a", "b", "step 3/1 | validation loss 1.5000", "step 3/1 | validation loss wiki 1.2500"}));
+  EXPECT_EQ(c.out.str(), "a\nb\nstep 3/1 | validation loss 1.5000\nstep 3/1 | validation loss wiki 1.2500\n");
+}
+
+ConsoleOptions megatron(int64_t total, int64_t interval) {
+  ConsoleOptions options = terminal(total, 200);  // lines all the same
+  options.log_interval = interval;
+  options.megatron = MegatronLine{16, 256, 1e9};
+  return options;
+}
+
+std::string behind_time(const std::string& line) {
+  EXPECT_TRUE(std::regex_search(line, std::regex(R"(^ \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}\] iteration )"))) << line;
+  return line.substr(line.find(']') + 1);
+}
+
+TEST(Console, MegatronsLineHasItsFieldsInItsOrder) {
+  Captured c;
+  Console console(c.out, megatron(300, 5), c.sink());
+  console.step({5, 80 * 256, 5.123456, 1.234, 1e-4, 4096e3, 123.4});
+  ASSERT_EQ(c.log.size(), 1u);
+  EXPECT_EQ(behind_time(c.log[0]),
+            " iteration        5/     300 | consumed samples:           80 | elapsed time per iteration (ms): 123.4 | throughput per GPU (TFLOP/s/GPU): 33.2 | learning rate: "
+            "1.000000E-04 | global batch size:    16 | lm loss: 5.123456E+00 | loss scale: 1.0 | grad norm: 1.234 | number of skipped iterations:   0 | number of nan iterations: "
+            "  0 |");
+  EXPECT_EQ(c.out.str(), c.log[0] + "\n");
+}
+
+TEST(Console, MegatronsLineIsAboutTheStepsSinceTheLastOne) {
+  Captured c;
+  Console console(c.out, megatron(300, 4), c.sink());
+  const auto step = [&](int64_t number, double loss, double ms, bool skipped) {
+    TrainRecord r{number, number * 4096, loss, 1, 1e-4, 1, ms};
+    r.skipped = skipped;
+    console.step(r);
+  };
+  step(4, 9.0, 100, false);
+  step(5, 2.0, 100, false);
+  step(6, 100.0, 200, true);
+  step(7, NAN, 300, true);
+  step(8, 4.0, 400, false);
+  for (int64_t s = 9; s <= 12; ++s) step(s, NAN, 100, true);
+  ASSERT_EQ(c.log.size(), 3u);
+  EXPECT_NE(c.log[1].find("elapsed time per iteration (ms): 250.0 |"), std::string::npos) << c.log[1];
+  EXPECT_NE(c.log[1].find("lm loss: 3.000000E+00 |"), std::string::npos) << c.log[1];
+  EXPECT_NE(c.log[1].find("number of skipped iterations:   2 | number of nan iterations:   1 |"), std::string::npos) << c.log[1];
+  EXPECT_EQ(c.log[2].find("lm loss"), std::string::npos) << c.log[2];
+  EXPECT_NE(c.log[2].find("number of skipped iterations:   4 | number of nan iterations:   4 |"), std::string::npos) << c.log[2];
+}
+
+TEST(Console, MegatronsValidationLine) {
+  Captured c;
+  Console console(c.out, megatron(300, 1), c.sink());
+  console.valid(10, 2.0);
+  console.valid(10, 30.0, "wiki");
+  ASSERT_EQ(c.log.size(), 6u);
+  EXPECT_EQ(c.log[1], " validation loss at iteration 10 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00 | ");
+  EXPECT_EQ(c.log[0], std::string(c.log[1].size() + 1, '-'));
+  EXPECT_EQ(c.log[2], c.log[0]);
+  EXPECT_EQ(c.log[4], " validation-wiki loss at iteration 10 | lm loss value: 3.000000E+01 | lm loss PPL: 4.851652E+08 | ");  // e^20 at most
 }
 
 TEST(Console, APipeIsNoTerminal) {
