@@ -48,7 +48,8 @@ nlohmann::json other_value(const FieldInfo& f) {
     case FieldKind::boolean: return f.fallback != true;
     case FieldKind::text_list: return f.choices.empty() ? nlohmann::json::array({"a", "b"}) : nlohmann::json::array({f.choices.at(0), f.choices.at(1)});
     case FieldKind::text: break;
-    case FieldKind::object:
+    case FieldKind::operands:
+    case FieldKind::block:
     case FieldKind::object_list: ADD_FAILURE() << f.path << " has no test value"; break;
   }
   if (f.choices.empty()) return "some text";
