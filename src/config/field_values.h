@@ -128,8 +128,8 @@ nlohmann::json write_object(const S& in, const std::vector<Field<S>>& fields) {
   nlohmann::json out = nlohmann::json::object();
   for (const Field<S>& f : fields) {
     nlohmann::json value = f.write(in);
-    // An empty text means "not given" and reads back as the default.
-    const bool unchosen = f.kind == FieldKind::text && value == "";
+    // An empty text means "not given" where that is the default; elsewhere it stays, for the checks to see.
+    const bool unchosen = f.kind == FieldKind::text && value == "" && f.fallback == "";
     if (!value.is_null() && !unchosen) put(out, f.path, std::move(value));
   }
   return out;

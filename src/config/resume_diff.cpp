@@ -27,11 +27,11 @@ const json* find_value(const json& object, const std::string& path) {
   }
 }
 
-// An empty text stands for "not given", like an absent value.
+// An empty text stands for "not given", like an absent value, where it is the default.
 json value_or_default(const json& object, const FieldInfo& f) {
   const json* found = find_value(object, f.path);
   const json value = found ? *found : f.fallback;
-  return value == "" ? json() : value;
+  return value == "" && f.fallback == "" ? json() : value;
 }
 
 void compare_field(const json& saved, const json& now, const FieldInfo& f, const std::string& prefix, std::vector<ConfigChange>& out);

@@ -82,6 +82,13 @@ TEST(Fields, EveryFieldSurvivesTheRoundTrip) {
   EXPECT_EQ(to_json(from_json(nlohmann::json::parse(to_json(c).dump()))), to_json(c));
 }
 
+TEST(Fields, AnEmptyTextIsNotTheDefaultUnlessThatIsEmpty) {
+  const RunConfig c = from_json(patched(R"({"data": {"split": ""}, "run": {"dir": ""}})"));
+  EXPECT_EQ(to_json(c)["data"]["split"], "");
+  EXPECT_FALSE(to_json(c)["run"].contains("dir"));
+  EXPECT_EQ(from_json(to_json(c)), c);
+}
+
 TEST(Fields, RowsAreCompleteAndDistinct) {
   std::set<std::string> paths, flags;
   const std::string help = config_help();
