@@ -8,7 +8,7 @@ cmake_options=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
-      echo "usage: scripts/build.sh [release|debug|asan] [--target NAME]... [-DOPTION=VALUE]..."
+      echo "usage: scripts/build.sh [release|debug|asan|fuzz] [--target NAME]... [-DOPTION=VALUE]..."
       echo "  Builds into build/PRESET (default release), everything or the named targets (octet: the program without tests)."
       echo "  Options: -DOCTET_CUDA=auto|ON|OFF  -DOCTET_TESTS=ON|OFF  -DOCTET_PORTABLE=ON|OFF"
       exit 0 ;;
@@ -16,13 +16,14 @@ while [ $# -gt 0 ]; do
       need_value "$1" $#
       targets+=(--target "$2")
       shift ;;
+    --target=?*) targets+=(--target "${1#*=}") ;;
     -D?*) cmake_options+=("$1") ;;
     -*) usage_error "unknown flag '$1'" ;;
     *) preset=$1 ;;
   esac
   shift
 done
-[[ $preset =~ ^(release|debug|asan)$ ]] || usage_error "unknown preset '$preset'; there are release, debug and asan"
+[[ $preset =~ ^(release|debug|asan|fuzz)$ ]] || usage_error "unknown preset '$preset'; there are release, debug, asan and fuzz"
 
 began=$SECONDS
 log=build/$preset/configure.log

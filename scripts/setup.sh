@@ -10,11 +10,21 @@ for argument in "$@"; do
     -h | --help)
       echo "usage: scripts/setup.sh [--tests]"
       echo "  Installs missing build packages with apt-get (root or passwordless sudo only when something is missing)."
-      echo "  --tests   also makes .venv with the Python packages of tests/requirements.txt"
+      echo "  --tests   also installs clang for the fuzz targets and makes .venv with the Python packages of tests/requirements.txt"
       exit 0 ;;
     *) usage_error "unknown argument '$argument'" ;;
   esac
 done
+
+# Clang and its sanitizer runtime, for the fuzz targets (scripts/fuzz.sh); Debian names the runtime by Clang's version.
+install_clang() {
+  local runtime
+  command -v dpkg-query >/dev/null || return 0
+  command -v clang++ >/dev/null || { say "setup: installing clang"; install_packages clang; }
+  runtime=libclang-rt-$(clang++ -dumpversion | cut -d. -f1)-dev
+  [ -f "$(clang++ -print-file-name=libclang_rt.fuzzer-x86_64.a)" ] || [ -f "$(clang++ -print-resource-dir)/lib/linux/libclang_rt.fuzzer-x86_64.a" ] ||
+    { say "setup: installing $runtime"; install_packages "$runtime"; }
+}
 
 # Programs are asked for by name, so that one from elsewhere counts too: "package:program".
 TOOLS="build-essential:make g++:g++ cmake:cmake ninja-build:ninja ccache:ccache python3:python3"
@@ -103,5 +113,6 @@ python_environment() {
 install_missing
 check_tools
 if [ "$with_tests" = 1 ]; then
+  install_clang
   python_environment
 fi

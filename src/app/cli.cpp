@@ -54,6 +54,7 @@ std::vector<Given> split_flags(int argc, char** argv, const std::vector<Flag>& f
       case FlagTakes::optional_value:
         if (!attached && i + 1 < argc && is_count(argv[i + 1])) given.values.push_back(argv[++i]);
         break;
+      case FlagTakes::optional_word:
       case FlagTakes::value:
         if (!attached && next_is_value()) given.values.push_back(argv[++i]);
         break;

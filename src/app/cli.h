@@ -8,8 +8,6 @@
 
 namespace octet::cli {
 
-
-
 struct Flag {
   std::string name;   // with the dashes
   FlagTakes takes = FlagTakes::value;

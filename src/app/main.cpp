@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/bench.h"
+#include "app/ckpt.h"
 #include "app/cli.h"
 #include "app/compare.h"
 #include "app/data.h"
@@ -31,20 +32,30 @@ const Subcommand kSubcommands[] = {
     {"train", octet::run_train, "pretrain a model from a JSON config"},
     {"compare", octet::run_compare, "compare the loss curves of runs, with interval and verdict"},
     {"data", octet::run_data, "build, inspect and verify token files"},
+    {"ckpt", octet::run_ckpt, "list, verify and compare checkpoints"},
     {"bench", octet::run_bench, "measure training steps"},
 };
 
 std::string help_text() {
   std::string text = "Octet trains Llama-style language models in FP8 and BF16.\n\nUsage: octet <subcommand> [flags]\n\nSubcommands\n";
   for (const Subcommand& s : kSubcommands) text += fmt::format("  {:<10}{}\n", s.name, s.doc);
-  text += "\nFlags\n  --help     this text; octet <subcommand> --help explains each\n  --version  print the version\n";
+  text +=
+      "\nFlags\n  --help     this text\n  --version  print the version\n\n"
+      "octet <subcommand> --help explains each. A first run: scripts/quickstart.sh; every config key: docs/reference/config.md\n";
   return text;
+}
+
+int run_help(const Subcommand& s) {
+  std::string name = s.name, flag = "--help";
+  char* words[] = {name.data(), flag.data(), nullptr};
+  return s.run(2, words);
 }
 
 int dispatch(int argc, char** argv) {
   if (argc < 2) throw Error(ExitCode::usage, "no subcommand is given", {}, "see octet --help");
   const std::string word = argv[1];
-  if (word == "--help" || word == "-h" || word == "help") {
+  const bool help = word == "--help" || word == "-h" || word == "help";
+  if (help && argc == 2) {
     fmt::print("{}", help_text());
     return 0;
   }
@@ -52,12 +63,14 @@ int dispatch(int argc, char** argv) {
     fmt::print("octet {}\n", octet::version);
     return 0;
   }
+  // "octet help train" is "octet train --help".
+  const std::string asked = help ? argv[2] : word;
   std::vector<std::string> names = {"--help", "--version"};
   for (const Subcommand& s : kSubcommands) {
-    if (word == s.name) return s.run(argc - 1, argv + 1);
+    if (asked == s.name) return help ? run_help(s) : s.run(argc - 1, argv + 1);
     names.push_back(s.name);
   }
-  octet::cli::fail_unknown(word[0] == '-' ? "flag" : "subcommand", word, names);
+  octet::cli::fail_unknown(asked[0] == '-' ? "flag" : "subcommand", asked, names);
 }
 
 int report(ExitCode code, const std::string& message) {

@@ -9,9 +9,11 @@
 #include <optional>
 
 #include "app/cli.h"
+#include "app/train_help.h"
 #include "config/config_io.h"
-#include "config/help.h"
 #include "config/nearest.h"
+#include "config/reference.h"
+#include "config/schema.h"
 #ifdef OCTET_HAVE_CUDA
 #include "cuda/nvtx.h"
 #endif
@@ -24,47 +26,9 @@ namespace {
 struct Request {
   ConfigTree tree;
   TrainOptions options;
-  bool help = false;
+  std::string text;           // to print instead of training: help, schema, reference
   bool print_config = false;
 };
-
-// Flags of the command itself; those of single fields stand in the field table.
-struct OwnFlag {
-  cli::Flag flag;
-  const char* argument;
-  const char* doc;
-};
-
-const std::vector<OwnFlag>& own_flags() {
-  static const std::vector<OwnFlag> flags = {
-      {{"--config", FlagTakes::values}, "FILE...", "config files, merged left to right (RFC 7396)"},
-      {{"--set", FlagTakes::values}, "PATH=VALUE...", "set single values, after files and flags, e.g. --set optim.lr=3e-4"},
-      {{"--init-from", FlagTakes::value}, "CKPT", "start from the weights of a checkpoint or run directory"},
-      {{"--exit-after", FlagTakes::value}, "MINUTES", "save and stop with exit code 21 after so many minutes"},
-      {{"--dump", FlagTakes::value}, "STEP:GLOB", "write operands, scales and gradients of the matching modules at that step"},
-      {{"--strict", FlagTakes::nothing}, "", "any fallback, skipped step or dropped key is an error"},
-      {{"--dry-run", FlagTakes::nothing}, "", "check everything and print the plan, train nothing"},
-      {{"--print-config", FlagTakes::nothing}, "", "print the resolved config as JSON and stop"},
-      {{"--help", FlagTakes::nothing}, "", "this text"},
-  };
-  return flags;
-}
-
-std::string help_text() {
-  std::string text =
-      "Usage: octet train --config FILE... [flags]\n\n"
-      "Pretrains a Llama-style model. A run is described by JSON config files; flags change single values of it.\n\n"
-      "Command\n";
-  for (const OwnFlag& f : own_flags()) text += fmt::format("  {:<29}{}\n", fmt::format("{} {}", f.flag.name, f.argument), f.doc);
-  text += '\n';
-  text += config_help();
-  text +=
-      "\nExamples\n"
-      "  octet train --config configs/models/tiny_byte.json configs/recipes/blockwise.json configs/runs/quickstart.json \\\n"
-      "      --data-path data/text --run-dir runs/blockwise\n"
-      "  octet train --config runs/blockwise/config.resolved.json --fp8-recipe bf16 --run-dir runs/bf16\n";
-  return text;
-}
 
 std::optional<double> finite_number(const std::string& text) {
   double value = 0;
@@ -120,7 +84,7 @@ void apply_field_flag(ConfigTree& tree, const cli::Given& given) {
 
 Request read_request(int argc, char** argv) {
   std::vector<cli::Flag> flags;
-  for (const OwnFlag& f : own_flags()) flags.push_back(f.flag);
+  for (const TrainFlag& f : train_flags()) flags.push_back(f.flag);
   for (const Field<RunConfig>& f : run_fields()) {
     if (!f.flag.name.empty()) flags.push_back({f.flag.name, f.flag.takes});
   }
@@ -129,9 +93,11 @@ Request read_request(int argc, char** argv) {
   Request r;
   // The order is fixed (files, flags, --set), wherever they stand on the command line.
   for (const cli::Given& g : given) {
-    if (g.name == "--help") r.help = true;
+    if (g.name == "--help") r.text = train_help(g.values.empty() ? std::string() : g.values[0]);
+    if (g.name == "--print-schema") r.text = config_schema().dump(1) + "\n";
+    if (g.name == "--print-reference") r.text = config_reference();
+    if (!r.text.empty()) return r;
   }
-  if (r.help) return r;
   for (const cli::Given& g : given) {
     if (g.name != "--config") continue;
     for (const std::string& file : g.values) r.tree.merge_file(file);
@@ -143,6 +109,7 @@ Request read_request(int argc, char** argv) {
     }
     if (g.name == "--init-from") r.options.init_from = g.values[0];
     if (g.name == "--exit-after") r.options.exit_after_minutes = parse_minutes(g.values[0]);
+    if (g.name == "--allow-config-change") r.options.allow_config_change.insert(r.options.allow_config_change.end(), g.values.begin(), g.values.end());
     if (g.name == "--dump") parse_dump_request(r.options.dump = g.values[0]);
     if (g.name == "--strict") r.options.strict = true;
     if (g.name == "--dry-run") r.options.dry_run = true;
@@ -155,8 +122,8 @@ Request read_request(int argc, char** argv) {
 
 int run_train(int argc, char** argv) {
   const Request r = read_request(argc, argv);
-  if (r.help) {
-    fmt::print("{}", help_text());
+  if (!r.text.empty()) {
+    fmt::print("{}", r.text);
     return static_cast<int>(ExitCode::ok);
   }
   RunConfig config = from_json(r.tree.values, r.tree.origins);

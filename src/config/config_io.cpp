@@ -42,7 +42,10 @@ void ConfigTree::merge(const nlohmann::json& patch, const Origins& patch_origins
 
 void ConfigTree::merge_file(const std::string& path) {
   Origins from;
-  merge(load_config_file(path, &from), from);
+  nlohmann::json patch = load_config_file(path, &from);
+  // "$schema" tells an editor what to check by; it is not part of the config.
+  if (const auto schema = patch.find("$schema"); schema != patch.end() && schema->is_string()) patch.erase(schema);
+  merge(patch, from);
 }
 
 void ConfigTree::set(const std::string& path, nlohmann::json value, const std::string& origin) {

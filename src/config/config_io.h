@@ -24,7 +24,7 @@ struct ConfigTree {
   Origins origins;
 
   void merge(const nlohmann::json& patch, const Origins& patch_origins);
-  void merge_file(const std::string& path);
+  void merge_file(const std::string& path);   // a top-level "$schema" text is left out
   // Sets one value at a dotted path; numbers index existing list entries. Null deletes.
   void set(const std::string& path, nlohmann::json value, const std::string& origin);
   // "a.b.c=VALUE": VALUE is JSON when it parses as JSON, else (and for fields that hold text) a string.

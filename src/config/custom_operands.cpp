@@ -1,25 +1,15 @@
 // precision.custom: the JSON form of a recipe, read to and written from PrecisionConfig::custom.
 #include <fmt/format.h>
 
-#include <array>
-
 #include "config/field_values.h"
 #include "config/nearest.h"
 
 namespace octet::config_detail {
-namespace {
-
-struct GemmOperands {
-  std::string gemm;
-  std::array<std::string, 2> operands;
-};
 
 const std::vector<GemmOperands>& gemm_operands() {
   static const std::vector<GemmOperands> table = {{"fprop", {"x", "w"}}, {"dgrad", {"dy", "w"}}, {"wgrad", {"dy", "x"}}};
   return table;
 }
-
-}  // namespace
 
 void read_value(std::map<std::string, CustomOperand>& out, const nlohmann::json& value, const FieldInfo&, const Place& place) {
   require_object(value, place);

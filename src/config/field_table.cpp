@@ -57,6 +57,11 @@ Row& Row::of(const std::vector<FieldInfo>& element) {
   return *this;
 }
 
+Row& Row::units() {
+  field_.takes_units = true;
+  return *this;
+}
+
 Row& Row::flag(const char* name) {
   field_.flag = {name, FlagTakes::value, nullptr};
   return *this;

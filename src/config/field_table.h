@@ -25,6 +25,7 @@ class Row {
   Row& unless(const char* alternative);                   // required, if that field is not given
   Row& derived(const char* how);                          // what an absent value becomes
   Row& of(const std::vector<FieldInfo>& element);
+  Row& units();                                           // "32k" is read as 32000
   Row& flag(const char* name);                            // --name VALUE
   Row& flag_values(const char* name);                     // --name VALUE...
   Row& flag_switch(const char* name, bool implied);       // --name
@@ -39,21 +40,23 @@ class Row {
 template <class S>
 class Table {
  public:
-  // access: a captureless lambda from S& to a reference to the member.
+  // access: a captureless lambda from S& to a reference to the member. on_resume has no default: each field decides.
   template <class Access>
-  Row add(const char* path, Access access, const char* doc) {
+  Row add(OnResume on_resume, const char* path, Access access, const char* doc) {
     using T = std::remove_reference_t<decltype(access(std::declval<S&>()))>;
-    return add_member<T>(path, static_cast<T& (*)(S&)>(access), doc);
+    return add_member<T>(on_resume, path, static_cast<T& (*)(S&)>(access), doc);
   }
 
   std::vector<Field<S>> fields;
 
  private:
   template <class T>
-  [[gnu::noinline]] Row add_member(const char* path, T& (*access)(S&), const char* doc) {
+  [[gnu::noinline]] Row add_member(OnResume on_resume, const char* path, T& (*access)(S&), const char* doc) {
     Field<S>& f = fields.emplace_back();
     f.path = path;
     f.kind = KindOf<T>::value;
+    f.on_resume = on_resume;
+    f.is_unsigned = std::is_same_v<T, uint64_t>;
     f.doc = doc;
     f.read = [access](S& s, const nlohmann::json& j, const FieldInfo& info, const Place& place) { read_value(access(s), j, info, place); };
     f.write = [access](const S& s) { return write_value(std::as_const(access(const_cast<S&>(s)))); };   // only read

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "config/nearest.h"
+#include "config/units.h"
 
 namespace octet {
 
@@ -25,14 +26,6 @@ namespace {
 
 std::string plain(double v) { return nlohmann::json(v).dump(); }
 
-std::string range_text(const FieldInfo& f) {
-  const auto number = [&](double v) { return f.kind == FieldKind::integer ? fmt::format("{:.0f}", v) : plain(v); };
-  std::string text;
-  if (f.min) text = (f.above_min ? "above " : "at least ") + number(*f.min);
-  if (f.max) text += (text.empty() ? "" : " and ") + std::string(f.below_max ? "below " : "at most ") + number(*f.max);
-  return text;
-}
-
 void check_range(double v, const nlohmann::json& value, const FieldInfo& f, const Place& place) {
   const bool low = f.min && (f.above_min ? v <= *f.min : v < *f.min);
   const bool high = f.max && (f.below_max ? v >= *f.max : v > *f.max);
@@ -44,6 +37,27 @@ void check_choice(const std::string& text, const FieldInfo& f, const Place& plac
   if (f.choices.empty() || std::find(f.choices.begin(), f.choices.end(), text) != f.choices.end()) return;
   fail(place, fmt::format("must be one of {}, not {}", fmt::join(f.choices, ", "), shown(text)),
        fmt::format("did you mean \"{}\"?", nearest(text, f.choices)));
+}
+
+// A number with a unit suffix where none is read; says what to write instead.
+std::string no_suffix_here(const nlohmann::json& value) {
+  if (!value.is_string()) return {};
+  const UnitCount count = parse_unit_count(value.get_ref<const std::string&>());
+  if (count.fault == UnitFault::syntax) return {};
+  return count.fault == UnitFault::none ? fmt::format("this field takes no unit suffix: write {}", count.value) : "this field takes no unit suffix";
+}
+
+int64_t checked_integer(const nlohmann::json& value, const FieldInfo& field, const Place& place) {
+  if (field.takes_units && value.is_string()) {
+    const UnitCount count = parse_unit_count(value.get_ref<const std::string&>());
+    if (count.fault == UnitFault::syntax) fail(place, "must be an integer or one with a unit suffix, not " + shown(value), "write it like 32000, \"32k\", \"1.5T\" or \"4Ki\"");
+    if (count.fault == UnitFault::fraction) fail(place, "must be a whole number, which " + shown(value) + " is not");
+    if (count.fault == UnitFault::too_large) fail(place, "is too large: " + shown(value));
+    return count.value;
+  }
+  if (!value.is_number_integer()) fail(place, "must be an integer, not " + shown(value), no_suffix_here(value));
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) fail(place, "is too large: " + shown(value));
+  return value.get<int64_t>();
 }
 
 std::string checked_text(const nlohmann::json& value, const Place& place) {
@@ -85,26 +99,32 @@ std::string shown(const nlohmann::json& value) {
   return printable(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace), 60);
 }
 
+std::string range_text(const FieldInfo& f) {
+  const auto number = [&](double v) { return f.kind == FieldKind::number ? plain(v) : fmt::format("{:.0f}", v); };
+  std::string text;
+  if (f.min) text = (f.above_min ? "above " : "at least ") + number(*f.min);
+  if (f.max) text += (text.empty() ? "" : " and ") + std::string(f.below_max ? "below " : "at most ") + number(*f.max);
+  return text;
+}
+
 void require_object(const nlohmann::json& value, const Place& place) {
   if (!value.is_object()) fail(place, "must be an object {...}, not " + shown(value));
 }
 
 void read_value(int64_t& out, const nlohmann::json& value, const FieldInfo& field, const Place& place) {
-  if (!value.is_number_integer()) fail(place, "must be an integer, not " + shown(value));
-  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) fail(place, "is too large: " + shown(value));
-  out = value.get<int64_t>();
+  out = checked_integer(value, field, place);
   check_range(static_cast<double>(out), value, field, place);
 }
 
 void read_value(uint64_t& out, const nlohmann::json& value, const FieldInfo& field, const Place& place) {
-  if (!value.is_number_integer()) fail(place, "must be an integer, not " + shown(value));
+  if (!value.is_number_integer()) fail(place, "must be an integer, not " + shown(value), no_suffix_here(value));
   if (!value.is_number_unsigned() && value.get<int64_t>() < 0) fail(place, "must be at least 0, not " + shown(value));
   out = value.get<uint64_t>();
   check_range(static_cast<double>(out), value, field, place);
 }
 
 void read_value(double& out, const nlohmann::json& value, const FieldInfo& field, const Place& place) {
-  if (!value.is_number()) fail(place, "must be a number, not " + shown(value));
+  if (!value.is_number()) fail(place, "must be a number, not " + shown(value), no_suffix_here(value));
   out = value.get<double>();
   if (!std::isfinite(out)) fail(place, "must be a finite number");
   check_range(out, value, field, place);

@@ -1,5 +1,6 @@
 // Strictly typed conversion between JSON and the members of the config structs. Internal to config/.
 #pragma once
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,6 +19,9 @@ namespace octet::config_detail {
 // The value as it is quoted in messages: short, one line.
 std::string shown(const nlohmann::json& value);
 
+// "at least 1 and below 2"; empty for a field without bounds.
+std::string range_text(const FieldInfo& field);
+
 void read_value(int64_t& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
 void read_value(uint64_t& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
 void read_value(double& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
@@ -35,6 +39,12 @@ void read_value(std::optional<T>& out, const nlohmann::json& value, const FieldI
   read_value(inner, value, field, place);
   out = inner;
 }
+// The two operands of each GEMM in precision.custom.
+struct GemmOperands {
+  std::string gemm;
+  std::array<std::string, 2> operands;
+};
+const std::vector<GemmOperands>& gemm_operands();
 // A block shape: [rows, length along the contraction], 0 the whole extent; "tensor" is [0, 0], "row" is [1, 0].
 void read_block(CustomOperand& out, const nlohmann::json& value, const FieldInfo& field, const Place& place);
 nlohmann::json write_block(const CustomOperand& operand);
@@ -62,7 +72,7 @@ template <> struct KindOf<std::vector<std::string>> { static constexpr FieldKind
 template <> struct KindOf<std::vector<DataSource>> { static constexpr FieldKind value = FieldKind::object_list; };
 template <> struct KindOf<std::vector<ValidSource>> { static constexpr FieldKind value = FieldKind::object_list; };
 template <> struct KindOf<std::vector<PrecisionRule>> { static constexpr FieldKind value = FieldKind::object_list; };
-template <> struct KindOf<std::map<std::string, CustomOperand>> { static constexpr FieldKind value = FieldKind::object; };
+template <> struct KindOf<std::map<std::string, CustomOperand>> { static constexpr FieldKind value = FieldKind::operands; };
 template <class T> struct KindOf<std::optional<T>> : KindOf<T> {};
 
 // Throws for a key that is neither one of `paths` nor a section of theirs, with the nearest valid one.
@@ -118,8 +128,8 @@ nlohmann::json write_object(const S& in, const std::vector<Field<S>>& fields) {
   nlohmann::json out = nlohmann::json::object();
   for (const Field<S>& f : fields) {
     nlohmann::json value = f.write(in);
-    // An empty text means "not given" and reads back as the default.
-    const bool unchosen = f.kind == FieldKind::text && value == "";
+    // An empty text means "not given" where that is the default; elsewhere it stays, for the checks to see.
+    const bool unchosen = f.kind == FieldKind::text && value == "" && f.fallback == "";
     if (!value.is_null() && !unchosen) put(out, f.path, std::move(value));
   }
   return out;

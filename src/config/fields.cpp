@@ -7,6 +7,9 @@ namespace {
 
 using config_detail::Table;
 
+// What a resumed run may change (fields.h).
+constexpr OnResume kFree = OnResume::free, kWarn = OnResume::warn, kForbidden = OnResume::forbidden, kFixed = OnResume::fixed;
+
 const std::vector<std::string>& recipes() {
   static const std::vector<std::string> names = {"fp32",     "bf16",   "delayed", "tensorwise", "static", "rowwise", "rowwise_with_gw_hp",
                                                  "blockwise", "mxfp8", "mxfp6",   "nvfp4",      "custom"};
@@ -24,149 +27,149 @@ std::vector<FieldInfo> infos(const std::vector<Field<S>>& fields) {
 }
 
 void add_model(Table<RunConfig>& t) {
-  t.add(OCTET_FIELD(model.vocab_size), "number of token ids, without padding").at_least(2).at_most(1 << 24).required("257").flag("--vocab-size");
-  t.add(OCTET_FIELD(model.hidden_size), "width of the residual stream").at_least(1).at_most(1 << 17).required("128").flag("--hidden-size");
-  t.add(OCTET_FIELD(model.intermediate_size), "width of the SwiGLU layer").at_least(1).at_most(1 << 20).required("384").flag("--ffn-hidden-size");
-  t.add(OCTET_FIELD(model.num_hidden_layers), "number of transformer layers").at_least(1).at_most(4096).required("4").flag("--num-layers");
-  t.add(OCTET_FIELD(model.num_attention_heads), "number of query heads").at_least(1).at_most(4096).required("4").flag("--num-attention-heads");
-  t.add(OCTET_FIELD(model.num_key_value_heads), "number of key and value heads (grouped-query attention)")
+  t.add(kFixed, OCTET_FIELD(model.vocab_size), "number of token ids, without padding").at_least(2).at_most(1 << 24).required("257").flag("--vocab-size");
+  t.add(kFixed, OCTET_FIELD(model.hidden_size), "width of the residual stream").at_least(1).at_most(1 << 17).required("128").flag("--hidden-size");
+  t.add(kFixed, OCTET_FIELD(model.intermediate_size), "width of the SwiGLU layer").at_least(1).at_most(1 << 20).required("384").flag("--ffn-hidden-size");
+  t.add(kFixed, OCTET_FIELD(model.num_hidden_layers), "number of transformer layers").at_least(1).at_most(4096).required("4").flag("--num-layers");
+  t.add(kFixed, OCTET_FIELD(model.num_attention_heads), "number of query heads").at_least(1).at_most(4096).required("4").flag("--num-attention-heads");
+  t.add(kFixed, OCTET_FIELD(model.num_key_value_heads), "number of key and value heads (grouped-query attention)")
       .at_least(0).at_most(4096).derived("as num_attention_heads").flag("--num-query-groups");
-  t.add(OCTET_FIELD(model.head_dim), "width of one head")
+  t.add(kFixed, OCTET_FIELD(model.head_dim), "width of one head")
       .at_least(0)
       .at_most(4096)
       .derived("hidden_size / num_attention_heads")
       .flag("--kv-channels");
-  t.add(OCTET_FIELD(model.max_position_embeddings), "longest sequence the model is meant for; 0: data.seq_len")
-      .at_least(0).at_most(1 << 30).flag("--max-position-embeddings");
-  t.add(OCTET_FIELD(model.rope_theta), "base of the rotary position embedding").at_least(1).flag("--rotary-base");
-  t.add(OCTET_FIELD(model.rope_scaling.rope_type), "scaling of the rotary frequencies").one_of({"default", "llama3"});
-  t.add(OCTET_FIELD(model.rope_scaling.factor), "llama3: low frequencies are divided by it").at_least(1);
-  t.add(OCTET_FIELD(model.rope_scaling.low_freq_factor), "llama3: end of the scaled band").above(0);
-  t.add(OCTET_FIELD(model.rope_scaling.high_freq_factor), "llama3: start of the untouched band").above(0);
-  t.add(OCTET_FIELD(model.rope_scaling.original_max_position_embeddings), "llama3: context length before scaling").at_least(1).at_most(1 << 30);
-  t.add(OCTET_FIELD(model.partial_rotary_factor), "share of head_dim that is rotated, the first dimensions")
+  t.add(kWarn, OCTET_FIELD(model.max_position_embeddings), "longest sequence the model is meant for; 0: data.seq_len")
+      .at_least(0).at_most(1 << 30).flag("--max-position-embeddings").units();
+  t.add(kForbidden, OCTET_FIELD(model.rope_theta), "base of the rotary position embedding").at_least(1).flag("--rotary-base");
+  t.add(kForbidden, OCTET_FIELD(model.rope_scaling.rope_type), "scaling of the rotary frequencies").one_of({"default", "llama3"});
+  t.add(kForbidden, OCTET_FIELD(model.rope_scaling.factor), "llama3: low frequencies are divided by it").at_least(1);
+  t.add(kForbidden, OCTET_FIELD(model.rope_scaling.low_freq_factor), "llama3: end of the scaled band").above(0);
+  t.add(kForbidden, OCTET_FIELD(model.rope_scaling.high_freq_factor), "llama3: start of the untouched band").above(0);
+  t.add(kForbidden, OCTET_FIELD(model.rope_scaling.original_max_position_embeddings), "llama3: context length before scaling").at_least(1).at_most(1 << 30);
+  t.add(kForbidden, OCTET_FIELD(model.partial_rotary_factor), "share of head_dim that is rotated, the first dimensions")
       .above(0)
       .at_most(1)
       .flag("--rotary-percent");
-  t.add(OCTET_FIELD(model.rms_norm_eps), "epsilon of RMSNorm").above(0).below(1).flag("--norm-epsilon");
-  t.add(OCTET_FIELD(model.attention_bias), "bias on q, k and v (Qwen2.5)").flag_switch("--add-qkv-bias", true);
-  t.add(OCTET_FIELD(model.use_qk_norm), "RMSNorm over each head of q and k (Qwen3)").flag_switch("--qk-layernorm", true);
-  t.add(OCTET_FIELD(model.tie_word_embeddings), "one matrix serves embedding and head").flag_switch("--untie-embeddings-and-output-weights", false);
-  t.add(OCTET_FIELD(model.initializer_range), "standard deviation of the initial weights").at_least(0).at_most(10).flag("--init-method-std");
-  t.add(OCTET_FIELD(model.init_scale_output), "output projections start 1/sqrt(2 layers) times smaller");
-  t.add(OCTET_FIELD(model.vocab_pad_multiple), "embedding and head rows are padded to a multiple of it")
+  t.add(kForbidden, OCTET_FIELD(model.rms_norm_eps), "epsilon of RMSNorm").above(0).below(1).flag("--norm-epsilon");
+  t.add(kFixed, OCTET_FIELD(model.attention_bias), "bias on q, k and v (Qwen2.5)").flag_switch("--add-qkv-bias", true);
+  t.add(kFixed, OCTET_FIELD(model.use_qk_norm), "RMSNorm over each head of q and k (Qwen3)").flag_switch("--qk-layernorm", true);
+  t.add(kFixed, OCTET_FIELD(model.tie_word_embeddings), "one matrix serves embedding and head").flag_switch("--untie-embeddings-and-output-weights", false);
+  t.add(kForbidden, OCTET_FIELD(model.initializer_range), "standard deviation of the initial weights").at_least(0).at_most(10).flag("--init-method-std");
+  t.add(kForbidden, OCTET_FIELD(model.init_scale_output), "output projections start 1/sqrt(2 layers) times smaller");
+  t.add(kForbidden, OCTET_FIELD(model.vocab_pad_multiple), "embedding and head rows are padded to a multiple of it")
       .at_least(1).at_most(65536).flag("--make-vocab-size-divisible-by");
 }
 
 void add_data(Table<RunConfig>& t) {
-  t.add(OCTET_FIELD(data.train), "training text: PREFIX of PREFIX.idx and PREFIX.bin, made by `octet data build`")
+  t.add(kForbidden, OCTET_FIELD(data.train), "training text: PREFIX of PREFIX.idx and PREFIX.bin, made by `octet data build`")
       .required("[{\"path\": \"data/text\"}]").of(infos(data_source_fields())).flag_values("--data-path");
-  t.add(OCTET_FIELD(data.valid), "named validation sets; none: the valid share of data.train").of(infos(valid_source_fields()));
-  t.add(OCTET_FIELD(data.blend_cache), "DIR/HASH-BlendedDataset-train of a Megatron run, whose blend order is taken over");
-  t.add(OCTET_FIELD(data.split), "train,valid,test shares of the text, in file order").flag("--split");
-  t.add(OCTET_FIELD(data.seq_len), "tokens in a sample").at_least(1).at_most(1 << 22).required("256").flag("--seq-length");
-  t.add(OCTET_FIELD(data.eod_id), "token id that ends a document").at_least(0).at_most(1 << 24);
-  t.add(OCTET_FIELD(data.eod_mask_loss), "no loss where the input token ends a document").flag_switch("--eod-mask-loss", true);
-  t.add(OCTET_FIELD(data.document_mask), "attention stays within a document").flag_switch("--reset-attention-mask", true);
-  t.add(OCTET_FIELD(data.reset_position_ids), "positions restart after the end of a document").flag_switch("--reset-position-ids", true);
-  t.add(OCTET_FIELD(data.seed), "seed of the sample order").at_least(0).at_most(4294967295.0).derived("run.seed");
-  t.add(OCTET_FIELD(data.prefetch), "micro-batches read ahead").at_least(0).at_most(4096);
-  t.add(OCTET_FIELD(data.partial_samples), "the last, shorter window of a stream: left out, or padded without loss").one_of({"drop", "pad"});
-  t.add(OCTET_FIELD(data.pad_id), "tokens of this id get no loss").at_least(0).at_most(1 << 24).derived("no such token");
+  t.add(kWarn, OCTET_FIELD(data.valid), "named validation sets; none: the valid share of data.train").of(infos(valid_source_fields()));
+  t.add(kForbidden, OCTET_FIELD(data.blend_cache), "DIR/HASH-BlendedDataset-train of a Megatron run, whose blend order is taken over");
+  t.add(kForbidden, OCTET_FIELD(data.split), "train,valid,test shares of the text, in file order").flag("--split");
+  t.add(kForbidden, OCTET_FIELD(data.seq_len), "tokens in a sample").at_least(1).at_most(1 << 22).required("256").flag("--seq-length").units();
+  t.add(kWarn, OCTET_FIELD(data.eod_id), "token id that ends a document").at_least(0).at_most(1 << 24);
+  t.add(kWarn, OCTET_FIELD(data.eod_mask_loss), "no loss where the input token ends a document").flag_switch("--eod-mask-loss", true);
+  t.add(kWarn, OCTET_FIELD(data.document_mask), "attention stays within a document").flag_switch("--reset-attention-mask", true);
+  t.add(kWarn, OCTET_FIELD(data.reset_position_ids), "positions restart after the end of a document").flag_switch("--reset-position-ids", true);
+  t.add(kForbidden, OCTET_FIELD(data.seed), "seed of the sample order").at_least(0).at_most(4294967295.0).derived("run.seed");
+  t.add(kFree, OCTET_FIELD(data.prefetch), "micro-batches read ahead").at_least(0).at_most(4096);
+  t.add(kForbidden, OCTET_FIELD(data.partial_samples), "the last, shorter window of a stream: left out, or padded without loss").one_of({"drop", "pad"});
+  t.add(kWarn, OCTET_FIELD(data.pad_id), "tokens of this id get no loss").at_least(0).at_most(1 << 24).derived("no such token");
 }
 
 void add_training(Table<RunConfig>& t) {
-  t.add(OCTET_FIELD(batch.micro), "samples in one forward pass").at_least(1).at_most(1 << 20).required("4").flag("--micro-batch-size");
-  t.add(OCTET_FIELD(batch.global), "samples in one optimizer step, a multiple of batch.micro")
-      .at_least(1).at_most(1 << 24).required("4").flag("--global-batch-size");
-  t.add(OCTET_FIELD(optim.name), "optimizer").one_of({"adamw"});
-  t.add(OCTET_FIELD(optim.lr), "peak learning rate").above(0).at_most(1000).required("0.0005").flag("--lr");
-  t.add(OCTET_FIELD(optim.beta1), "decay of the first moment").at_least(0).below(1).flag("--adam-beta1");
-  t.add(OCTET_FIELD(optim.beta2), "decay of the second moment").at_least(0).below(1).flag("--adam-beta2");
-  t.add(OCTET_FIELD(optim.eps), "added to the root of the second moment").above(0).below(1).flag("--adam-eps");
-  t.add(OCTET_FIELD(optim.weight_decay), "decoupled decay of the matrices").at_least(0).at_most(100).flag("--weight-decay");
-  t.add(OCTET_FIELD(optim.clip_norm), "largest gradient norm; 0: no clipping").at_least(0).flag("--clip-grad");
-  t.add(OCTET_FIELD(optim.z_loss), "coefficient of the mean squared log-normalizer").at_least(0).at_most(1);
-  t.add(OCTET_FIELD(sched.type), "learning-rate schedule").one_of({"constant", "linear", "cosine", "wsd"}).flag("--lr-decay-style");
-  t.add(OCTET_FIELD(sched.warmup_steps), "steps of linear warm-up").at_least(0).at_most(1e9).flag("--lr-warmup-iters");
-  t.add(OCTET_FIELD(sched.decay_steps), "the last so many steps, in which the rate decays")
-      .at_least(0).at_most(1e9).derived("all steps after warm-up; wsd: a tenth of the run; constant: 0");
-  t.add(OCTET_FIELD(sched.min_lr_ratio), "final learning rate over the peak").at_least(0).at_most(1);
+  t.add(kWarn, OCTET_FIELD(batch.micro), "samples in one forward pass").at_least(1).at_most(1 << 20).required("4").flag("--micro-batch-size");
+  t.add(kForbidden, OCTET_FIELD(batch.global), "samples in one optimizer step, a multiple of batch.micro")
+      .at_least(1).at_most(1 << 24).required("4").flag("--global-batch-size").units();
+  t.add(kForbidden, OCTET_FIELD(optim.name), "optimizer").one_of({"adamw"});
+  t.add(kWarn, OCTET_FIELD(optim.lr), "peak learning rate").above(0).at_most(1000).required("0.0005").flag("--lr");
+  t.add(kWarn, OCTET_FIELD(optim.beta1), "decay of the first moment").at_least(0).below(1).flag("--adam-beta1");
+  t.add(kWarn, OCTET_FIELD(optim.beta2), "decay of the second moment").at_least(0).below(1).flag("--adam-beta2");
+  t.add(kWarn, OCTET_FIELD(optim.eps), "added to the root of the second moment").above(0).below(1).flag("--adam-eps");
+  t.add(kWarn, OCTET_FIELD(optim.weight_decay), "decoupled decay of the matrices").at_least(0).at_most(100).flag("--weight-decay");
+  t.add(kWarn, OCTET_FIELD(optim.clip_norm), "largest gradient norm; 0: no clipping").at_least(0).flag("--clip-grad");
+  t.add(kWarn, OCTET_FIELD(optim.z_loss), "coefficient of the mean squared log-normalizer").at_least(0).at_most(1);
+  t.add(kWarn, OCTET_FIELD(sched.type), "learning-rate schedule").one_of({"constant", "linear", "cosine", "wsd"}).flag("--lr-decay-style");
+  t.add(kWarn, OCTET_FIELD(sched.warmup_steps), "steps of linear warm-up").at_least(0).at_most(1e9).flag("--lr-warmup-iters").units();
+  t.add(kWarn, OCTET_FIELD(sched.decay_steps), "the last so many steps, in which the rate decays")
+      .at_least(0).at_most(1e9).derived("all steps after warm-up; wsd: a tenth of the run; constant: 0").units();
+  t.add(kWarn, OCTET_FIELD(sched.min_lr_ratio), "final learning rate over the peak").at_least(0).at_most(1);
 }
 
 void add_precision(Table<RunConfig>& t) {
-  t.add(OCTET_FIELD(precision.recipe), "how operands are quantized; docs/numerics.md states each").one_of(recipes()).flag("--fp8-recipe");
-  t.add(OCTET_FIELD(precision.format), "hybrid: E4M3 forward, E5M2 gradients; e4m3: E4M3 everywhere")
+  t.add(kWarn, OCTET_FIELD(precision.recipe), "how operands are quantized; docs/numerics.md states each").one_of(recipes()).flag("--fp8-recipe");
+  t.add(kWarn, OCTET_FIELD(precision.format), "hybrid: E4M3 forward, E5M2 gradients; e4m3: E4M3 everywhere")
       .one_of({"hybrid", "e4m3"}).derived("the recipe's own").flag("--fp8-format")
       .refuse("e5m2", "Pure E5M2 training is not supported, two mantissa bits are too few for weights and activations; use hybrid or e4m3");
-  t.add(OCTET_FIELD(precision.margin), "delayed: scales are 2^margin smaller").at_least(-16).at_most(16).flag("--fp8-margin");
-  t.add(OCTET_FIELD(precision.amax_history_len), "delayed: steps whose largest magnitudes are remembered")
+  t.add(kWarn, OCTET_FIELD(precision.margin), "delayed: scales are 2^margin smaller").at_least(-16).at_most(16).flag("--fp8-margin");
+  t.add(kWarn, OCTET_FIELD(precision.amax_history_len), "delayed: steps whose largest magnitudes are remembered")
       .at_least(1).at_most(1 << 20).derived("1024, cut to a tenth of run.steps, at least 16").flag("--fp8-amax-history-len");
-  t.add(OCTET_FIELD(precision.amax_compute_algo), "delayed: which of the history counts")
+  t.add(kWarn, OCTET_FIELD(precision.amax_compute_algo), "delayed: which of the history counts")
       .one_of({"max", "most_recent"})
       .flag("--fp8-amax-compute-algo");
-  t.add(OCTET_FIELD(precision.pow2_scales), "round scales down to powers of two").derived("the recipe's own");
-  t.add(OCTET_FIELD(precision.amax_epsilon), "lower bound of the largest magnitude").at_least(0).at_most(1).derived("the recipe's own");
+  t.add(kWarn, OCTET_FIELD(precision.pow2_scales), "round scales down to powers of two").derived("the recipe's own");
+  t.add(kWarn, OCTET_FIELD(precision.amax_epsilon), "lower bound of the largest magnitude").at_least(0).at_most(1).derived("the recipe's own");
   const std::vector<std::string> modes = {"fast", "accurate"};
-  t.add(OCTET_FIELD(precision.accumulate.fprop), "accumulation of Y = X W^T").one_of(modes).derived("the recipe's own");
-  t.add(OCTET_FIELD(precision.accumulate.dgrad), "accumulation of dX = dY W").one_of(modes).derived("the recipe's own");
-  t.add(OCTET_FIELD(precision.accumulate.wgrad), "accumulation of dW = dY^T X").one_of(modes).derived("the recipe's own");
+  t.add(kWarn, OCTET_FIELD(precision.accumulate.fprop), "accumulation of Y = X W^T").one_of(modes).derived("the recipe's own");
+  t.add(kWarn, OCTET_FIELD(precision.accumulate.dgrad), "accumulation of dX = dY W").one_of(modes).derived("the recipe's own");
+  t.add(kWarn, OCTET_FIELD(precision.accumulate.wgrad), "accumulation of dW = dY^T X").one_of(modes).derived("the recipe's own");
   const std::vector<std::string> on_off = {"fp8", "bf16"};
-  t.add(OCTET_FIELD(precision.dgrad), "bf16 keeps the input gradient's product out of FP8").one_of(on_off);
-  t.add(OCTET_FIELD(precision.wgrad), "bf16 keeps the weight gradient's product out of FP8").one_of(on_off).flag_switch("--no-fp8-wgrad", "bf16");
-  t.add(OCTET_FIELD(precision.head), "precision of the output head").one_of(on_off);
-  t.add(OCTET_FIELD(precision.first_last_layers_bf16), "so many layers at each end stay in BF16")
+  t.add(kWarn, OCTET_FIELD(precision.dgrad), "bf16 keeps the input gradient's product out of FP8").one_of(on_off);
+  t.add(kWarn, OCTET_FIELD(precision.wgrad), "bf16 keeps the weight gradient's product out of FP8").one_of(on_off).flag_switch("--no-fp8-wgrad", "bf16");
+  t.add(kWarn, OCTET_FIELD(precision.head), "precision of the output head").one_of(on_off);
+  t.add(kWarn, OCTET_FIELD(precision.first_last_layers_bf16), "so many layers at each end stay in BF16")
       .at_least(0).at_most(4096).flag_optional("--first-last-layers-bf16", 1);
-  t.add(OCTET_FIELD(precision.calibration_steps), "first steps that scale each tensor by itself and collect magnitudes for static and delayed scales")
-      .at_least(0).at_most(1e9);
-  t.add(OCTET_FIELD(precision.static_amax.x), "static: largest magnitude expected of inputs").above(0).derived("collected by calibration_steps");
-  t.add(OCTET_FIELD(precision.static_amax.w), "static: largest magnitude expected of weights").above(0).derived("collected by calibration_steps");
-  t.add(OCTET_FIELD(precision.static_amax.dy), "static: largest magnitude expected of output gradients").above(0).derived("collected by calibration_steps");
-  t.add(OCTET_FIELD(precision.emulate), "let a GPU emulate formats it lacks; the CPU computes every format");
-  t.add(OCTET_FIELD(precision.custom), "operands of recipe custom; configs/recipes/ has examples");
-  t.add(OCTET_FIELD(precision.rules), "recipes of single modules, first match wins").of(infos(precision_rule_fields()));
+  t.add(kWarn, OCTET_FIELD(precision.calibration_steps), "first steps that scale each tensor by itself and collect magnitudes for static and delayed scales")
+      .at_least(0).at_most(1e9).units();
+  t.add(kWarn, OCTET_FIELD(precision.static_amax.x), "static: largest magnitude expected of inputs").above(0).derived("collected by calibration_steps");
+  t.add(kWarn, OCTET_FIELD(precision.static_amax.w), "static: largest magnitude expected of weights").above(0).derived("collected by calibration_steps");
+  t.add(kWarn, OCTET_FIELD(precision.static_amax.dy), "static: largest magnitude expected of output gradients").above(0).derived("collected by calibration_steps");
+  t.add(kWarn, OCTET_FIELD(precision.emulate), "let a GPU emulate formats it lacks; the CPU computes every format");
+  t.add(kWarn, OCTET_FIELD(precision.custom), "operands of recipe custom; configs/recipes/ has examples");
+  t.add(kWarn, OCTET_FIELD(precision.rules), "recipes of single modules, first match wins").of(infos(precision_rule_fields()));
 }
 
 void add_layout(Table<RunConfig>& t) {
   const char* single = "this version runs on one process: 1";
-  t.add(OCTET_FIELD(parallel.tp), single).at_least(1);
-  t.add(OCTET_FIELD(parallel.pp), single).at_least(1);
-  t.add(OCTET_FIELD(parallel.cp), single).at_least(1);
-  t.add(OCTET_FIELD(parallel.ep), single).at_least(1);
-  t.add(OCTET_FIELD(parallel.etp), single).at_least(1);
-  t.add(OCTET_FIELD(parallel.zero), "optimizer sharding; on one process 0 and 1 are the same").at_least(0).at_most(3);
-  t.add(OCTET_FIELD(parallel.sequence_parallel), "this version runs on one process: false");
-  t.add(OCTET_FIELD(recompute.modules), "activations computed again in the backward pass instead of kept")
+  t.add(kWarn, OCTET_FIELD(parallel.tp), single).at_least(1);
+  t.add(kWarn, OCTET_FIELD(parallel.pp), single).at_least(1);
+  t.add(kWarn, OCTET_FIELD(parallel.cp), single).at_least(1);
+  t.add(kWarn, OCTET_FIELD(parallel.ep), single).at_least(1);
+  t.add(kWarn, OCTET_FIELD(parallel.etp), single).at_least(1);
+  t.add(kWarn, OCTET_FIELD(parallel.zero), "optimizer sharding; on one process 0 and 1 are the same").at_least(0).at_most(3);
+  t.add(kWarn, OCTET_FIELD(parallel.sequence_parallel), "this version runs on one process: false");
+  t.add(kFree, OCTET_FIELD(recompute.modules), "activations computed again in the backward pass instead of kept")
       .one_of({"norm", "swiglu", "attention", "block"});
 }
 
 void add_running(Table<RunConfig>& t) {
-  t.add(OCTET_FIELD(ckpt.interval), "steps between checkpoints; 0: only at the end or when stopped").at_least(0).at_most(1e9).flag("--save-interval");
-  t.add(OCTET_FIELD(ckpt.keep_last), "checkpoints kept; 0: all").at_least(0).at_most(1e9);
-  t.add(OCTET_FIELD(ckpt.resume), "auto: continue when there is a checkpoint; never: the run directory must be empty; must: there has to be one")
+  t.add(kFree, OCTET_FIELD(ckpt.interval), "steps between checkpoints; 0: only at the end or when stopped").at_least(0).at_most(1e9).flag("--save-interval").units();
+  t.add(kFree, OCTET_FIELD(ckpt.keep_last), "checkpoints kept; 0: all").at_least(0).at_most(1e9);
+  t.add(kFree, OCTET_FIELD(ckpt.resume), "auto: continue when there is a checkpoint; never: the run directory must be empty; must: there has to be one")
       .one_of({"auto", "never", "must"}).flag("--resume");
-  t.add(OCTET_FIELD(eval.interval), "steps between validations; 0: never").at_least(0).at_most(1e9).flag("--eval-interval");
-  t.add(OCTET_FIELD(eval.samples), "size of the fixed validation set").at_least(1).at_most(1e9);
-  t.add(OCTET_FIELD(log.interval), "steps between console lines").at_least(1).at_most(1e9).flag("--log-interval");
-  t.add(OCTET_FIELD(log.console), "fields of a console line and their order").one_of({"octet", "megatron"});
-  t.add(OCTET_FIELD(log.tensorboard), "TensorBoard event files in RUN/tb");
-  t.add(OCTET_FIELD(log.names), "TensorBoard tags").one_of({"octet", "megatron"});
-  t.add(OCTET_FIELD(log.stats_interval), "steps between FP8 health statistics; 0: never").at_least(0).at_most(1e9);
-  t.add(OCTET_FIELD(log.stats_modules), "globs of the module paths that have them");
-  t.add(OCTET_FIELD(log.profile), "Chrome trace of the steps below in RUN/trace.json, NVTX ranges").flag_switch("--profile", true);
-  t.add(OCTET_FIELD(log.profile_start), "first step of the trace").at_least(1).at_most(1e9).flag("--profile-step-start");
-  t.add(OCTET_FIELD(log.profile_end), "step after the last of the trace").at_least(2).at_most(1e9).flag("--profile-step-end");
-  t.add(OCTET_FIELD(guard.deadline_s), "seconds a step may take; 0: max(60, 10 x median step)").at_least(0).at_most(1e9);
-  t.add(OCTET_FIELD(guard.max_skipped), "consecutive skipped steps before giving up").at_least(1).at_most(1e9);
-  t.add(OCTET_FIELD(run.steps), "optimizer steps").at_least(0).at_most(1e9).required("300").unless("run.tokens").flag("--train-iters");
-  t.add(OCTET_FIELD(run.tokens), "instead of run.steps: tokens to train on, rounded up to whole steps").at_least(1).at_most(9e18).derived("not given");
-  t.add(OCTET_FIELD(run.seed), "seed of weights, sample order and stochastic rounding").flag("--seed");
-  t.add(OCTET_FIELD(run.device), "where to train").one_of({"auto", "cpu", "cuda"});
-  t.add(OCTET_FIELD(run.threads), "CPU threads; 0: all usable cores").at_least(0).at_most(4096);
-  t.add(OCTET_FIELD(run.init_perturbation),
+  t.add(kFree, OCTET_FIELD(eval.interval), "steps between validations; 0: never").at_least(0).at_most(1e9).flag("--eval-interval").units();
+  t.add(kWarn, OCTET_FIELD(eval.samples), "size of the fixed validation set").at_least(1).at_most(1e9).units();
+  t.add(kFree, OCTET_FIELD(log.interval), "steps between console lines").at_least(1).at_most(1e9).flag("--log-interval").units();
+  t.add(kFree, OCTET_FIELD(log.console), "fields of a console line and their order").one_of({"octet", "megatron"});
+  t.add(kFree, OCTET_FIELD(log.tensorboard), "TensorBoard event files in RUN/tb");
+  t.add(kFree, OCTET_FIELD(log.names), "TensorBoard tags").one_of({"octet", "megatron"});
+  t.add(kFree, OCTET_FIELD(log.stats_interval), "steps between FP8 health statistics; 0: never").at_least(0).at_most(1e9).units();
+  t.add(kFree, OCTET_FIELD(log.stats_modules), "globs of the module paths that have them");
+  t.add(kFree, OCTET_FIELD(log.profile), "Chrome trace of the steps below in RUN/trace.json, NVTX ranges").flag_switch("--profile", true);
+  t.add(kFree, OCTET_FIELD(log.profile_start), "first step of the trace").at_least(1).at_most(1e9).flag("--profile-step-start");
+  t.add(kFree, OCTET_FIELD(log.profile_end), "step after the last of the trace").at_least(2).at_most(1e9).flag("--profile-step-end");
+  t.add(kFree, OCTET_FIELD(guard.deadline_s), "seconds a step may take; 0: max(60, 10 x median step)").at_least(0).at_most(1e9);
+  t.add(kFree, OCTET_FIELD(guard.max_skipped), "consecutive skipped steps before giving up").at_least(1).at_most(1e9);
+  t.add(kFree, OCTET_FIELD(run.steps), "optimizer steps").at_least(0).at_most(1e9).required("300").unless("run.tokens").flag("--train-iters").units();
+  t.add(kFree, OCTET_FIELD(run.tokens), "instead of run.steps: tokens to train on, rounded up to whole steps").at_least(1).at_most(9e18).derived("not given").units();
+  t.add(kForbidden, OCTET_FIELD(run.seed), "seed of weights, sample order and stochastic rounding").flag("--seed");
+  t.add(kWarn, OCTET_FIELD(run.device), "where to train").one_of({"auto", "cpu", "cuda"});
+  t.add(kFree, OCTET_FIELD(run.threads), "CPU threads; 0: all usable cores").at_least(0).at_most(4096);
+  t.add(kForbidden, OCTET_FIELD(run.init_perturbation),
         "every initial weight times (1 + p N(0,1)): twins, whose spread shows how chaotic the comparison's regime is").at_least(0);
-  t.add(OCTET_FIELD(run.cpu_gemm), "blas; fixed: own summation order; exact: bit model of FP8 tensor cores").one_of({"blas", "fixed", "exact"});
-  t.add(OCTET_FIELD(run.dir), "directory that the run writes").flag("--run-dir");
+  t.add(kWarn, OCTET_FIELD(run.cpu_gemm), "blas; fixed: own summation order; exact: bit model of FP8 tensor cores").one_of({"blas", "fixed", "exact"});
+  t.add(kFree, OCTET_FIELD(run.dir), "directory that the run writes").flag("--run-dir");
 }
 
 }  // namespace
@@ -188,10 +191,10 @@ const std::vector<Field<RunConfig>>& run_fields() {
 const std::vector<Field<DataSource>>& data_source_fields() {
   static const std::vector<Field<DataSource>> fields = [] {
     Table<DataSource> t;
-    t.add(OCTET_FIELD(path), "PREFIX of PREFIX.idx and PREFIX.bin, or a file of another format; * and ? match several files").required("\"data/text\"");
-    t.add(OCTET_FIELD(weight), "share of the samples").above(0).derived("in all sources: by their sizes");
-    t.add(OCTET_FIELD(format), "format of the token files").one_of(token_formats());
-    t.add(OCTET_FIELD(index_cache), "DIR/HASH-GPTDataset-train of a Megatron run, whose sample order is taken over");
+    t.add(kWarn, OCTET_FIELD(path), "PREFIX of PREFIX.idx and PREFIX.bin, or a file of another format; * and ? match several files").required("\"data/text\"");
+    t.add(kForbidden, OCTET_FIELD(weight), "share of the samples").above(0).derived("in all sources: by their sizes");
+    t.add(kWarn, OCTET_FIELD(format), "format of the token files").one_of(token_formats());
+    t.add(kForbidden, OCTET_FIELD(index_cache), "DIR/HASH-GPTDataset-train of a Megatron run, whose sample order is taken over");
     return t.fields;
   }();
   return fields;
@@ -200,9 +203,9 @@ const std::vector<Field<DataSource>>& data_source_fields() {
 const std::vector<Field<ValidSource>>& valid_source_fields() {
   static const std::vector<Field<ValidSource>> fields = [] {
     Table<ValidSource> t;
-    t.add(OCTET_FIELD(name), "name in metrics and on the console").required("\"wiki\"");
-    t.add(OCTET_FIELD(path), "token files, as in data.train").required("\"data/text\"");
-    t.add(OCTET_FIELD(format), "format of the token files").one_of(token_formats());
+    t.add(kWarn, OCTET_FIELD(name), "name in metrics and on the console").required("\"wiki\"");
+    t.add(kWarn, OCTET_FIELD(path), "token files, as in data.train").required("\"data/text\"");
+    t.add(kWarn, OCTET_FIELD(format), "format of the token files").one_of(token_formats());
     return t.fields;
   }();
   return fields;
@@ -211,8 +214,8 @@ const std::vector<Field<ValidSource>>& valid_source_fields() {
 const std::vector<Field<PrecisionRule>>& precision_rule_fields() {
   static const std::vector<Field<PrecisionRule>> fields = [] {
     Table<PrecisionRule> t;
-    t.add(OCTET_FIELD(match), "glob over module paths").required("\"layers.0.*\"");
-    t.add(OCTET_FIELD(recipe), "recipe of the modules that match").one_of(recipes()).required("\"bf16\"");
+    t.add(kWarn, OCTET_FIELD(match), "glob over module paths").required("\"layers.0.*\"");
+    t.add(kWarn, OCTET_FIELD(recipe), "recipe of the modules that match").one_of(recipes()).required("\"bf16\"");
     return t.fields;
   }();
   return fields;
@@ -221,17 +224,18 @@ const std::vector<Field<PrecisionRule>>& precision_rule_fields() {
 const std::vector<Field<CustomOperand>>& custom_operand_fields() {
   static const std::vector<Field<CustomOperand>> fields = [] {
     Table<CustomOperand> t;
-    t.add(OCTET_FIELD(format), "element format").one_of({"bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"}).required("\"e4m3\"");
-    t.add(OCTET_FIELD(scale), "scale format; ue4m3: E4M3 block scales under one FP32 scale a tensor (NVFP4)").one_of({"fp32", "pow2", "e8m0", "ue4m3"});
-    t.add(OCTET_FIELD(scaling), "scale from this tensor, from its history, or fixed").one_of({"current", "delayed", "static"});
-    t.add(OCTET_FIELD(static_amax), "static: magnitude that maps to the format's largest value").above(0).derived("collected by calibration_steps");
-    t.add(OCTET_FIELD(hadamard), "16 x 16 random Hadamard transform along the contraction first (both operands of wgrad)");
-    t.add(OCTET_FIELD(rounding), "rounding of elements").one_of({"nearest", "stochastic"});
-    t.add(OCTET_FIELD(margin), "scales are 2^margin smaller").at_least(-16).at_most(16);
-    t.add(OCTET_FIELD(amax_epsilon), "lower bound of the largest magnitude").at_least(0).at_most(1);
+    t.add(kWarn, OCTET_FIELD(format), "element format").one_of({"bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"}).required("\"e4m3\"");
+    t.add(kWarn, OCTET_FIELD(scale), "scale format; ue4m3: E4M3 block scales under one FP32 scale a tensor (NVFP4)").one_of({"fp32", "pow2", "e8m0", "ue4m3"});
+    t.add(kWarn, OCTET_FIELD(scaling), "scale from this tensor, from its history, or fixed").one_of({"current", "delayed", "static"});
+    t.add(kWarn, OCTET_FIELD(static_amax), "static: magnitude that maps to the format's largest value").above(0).derived("collected by calibration_steps");
+    t.add(kWarn, OCTET_FIELD(hadamard), "16 x 16 random Hadamard transform along the contraction first (both operands of wgrad)");
+    t.add(kWarn, OCTET_FIELD(rounding), "rounding of elements").one_of({"nearest", "stochastic"});
+    t.add(kWarn, OCTET_FIELD(margin), "scales are 2^margin smaller").at_least(-16).at_most(16);
+    t.add(kWarn, OCTET_FIELD(amax_epsilon), "lower bound of the largest magnitude").at_least(0).at_most(1);
     Field<CustomOperand>& block = t.fields.emplace_back();
     block.path = "block";
-    block.kind = FieldKind::object;
+    block.kind = FieldKind::block;
+    block.on_resume = kWarn;
     block.doc = "elements that share a scale: tensor, row, or [rows, length along the contraction]";
     block.min = 0;
     block.max = 1 << 20;

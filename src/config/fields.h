@@ -1,6 +1,6 @@
 // The field table: one row for each value of a RunConfig, with its JSON path, type, default, range, documentation and flag.
-// The JSON parser, the flags of `octet train`, --help and the resolved config are generated from it, so a field cannot be in
-// one of them and missing in another.
+// The JSON parser, the flags of `octet train`, --help, the JSON Schema, the reference page, the resolved config and the rules of
+// resuming are generated from it, so a field cannot be in one of them and missing in another.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -14,10 +14,19 @@
 
 namespace octet {
 
-enum class FieldKind : uint8_t { integer, number, boolean, text, text_list, object_list, object };
+// operands: precision.custom; block: the shape of elements that share a scale in one of its operands.
+enum class FieldKind : uint8_t { integer, number, boolean, text, text_list, object_list, operands, block };
 
-// What follows a flag on the command line.
-enum class FlagTakes : uint8_t { nothing, value, optional_value, values };
+// What a run does when it is resumed with another value than its checkpoint's (config/resume_diff.h). A row must choose.
+enum class OnResume : uint8_t {
+  free,       // goes on; says nothing about the result (where it writes, how often it saves)
+  warn,       // goes on with a warning; --strict refuses
+  forbidden,  // refused, unless --allow-config-change names the field
+  fixed,      // refused always: the checkpoint's tensors have the shape of the old value
+};
+
+// What follows a flag on the command line: optional_value a number or nothing, optional_word any word or nothing.
+enum class FlagTakes : uint8_t { nothing, value, optional_value, optional_word, values };
 
 struct FieldFlag {
   std::string name;                  // with the dashes; Megatron-LM's name where it has the same meaning; empty: none
@@ -33,6 +42,9 @@ struct FieldInfo {
   std::optional<double> min, max;    // of a number
   bool above_min = false;            // min itself is excluded
   bool below_max = false;            // max itself is excluded
+  bool is_unsigned = false;          // an integer of [0, 2^64)
+  bool takes_units = false;          // an integer that may be written as "32k" (config/units.h)
+  OnResume on_resume = OnResume::forbidden;
   nlohmann::json fallback;           // default; null: absent
   std::string fallback_note;         // how an absent value is derived
   std::string example;               // non-empty: the field is required, and this is a value for the message that says so

@@ -1,82 +1,82 @@
 #include "config/help.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include "config/fields.h"
+#include <algorithm>
+
+#include "config/field_text.h"
+#include "config/field_values.h"
+#include "core/check.h"
 
 namespace octet {
 namespace {
 
-struct Section {
-  const char* key;
-  const char* title;
-};
+using config_detail::Section;
 
-constexpr Section kSections[] = {
-    {"model", "Model (keys are those of a Hugging Face config.json)"},
-    {"data", "Data"},
-    {"batch", "Batch"},
-    {"optim", "Optimizer"},
-    {"sched", "Learning-rate schedule"},
-    {"precision", "Precision"},
-    {"parallel", "Parallel layout"},
-    {"recompute", "Recomputation"},
-    {"ckpt", "Checkpoints"},
-    {"eval", "Validation"},
-    {"log", "Console"},
-    {"guard", "Guards"},
-    {"run", "Run"},
-};
-
-std::string type_text(const FieldInfo& f) {
-  if (!f.choices.empty()) {
-    const std::string choices = fmt::format("{}", fmt::join(f.choices, "|"));
-    return f.kind == FieldKind::text_list ? "[" + choices + ", ...]" : choices;
+std::string section_help(const Section& s) {
+  std::string text = fmt::format("{}\n", s.title);
+  for (const FieldInfo* f : config_detail::fields_of(s)) {
+    const std::string flag = config_detail::flag_text(*f);
+    text += fmt::format("  {:<39} {}{}{}\n", f->path, config_detail::type_text(*f), flag.empty() ? "" : "   ", flag);
+    text += fmt::format("      {} ({}{})\n", f->doc, f->required() ? "" : "default: ", config_detail::default_text(*f));
   }
-  switch (f.kind) {
-    case FieldKind::integer: return "integer";
-    case FieldKind::number: return "number";
-    case FieldKind::boolean: return "true|false";
-    case FieldKind::text: return "text";
-    case FieldKind::text_list: return "[text, ...]";
-    case FieldKind::object: return "{...}";
-    case FieldKind::object_list: break;
-  }
-  std::string keys;
-  for (const FieldInfo& e : f.element) keys += (keys.empty() ? "" : ", ") + e.path;
-  return "[{" + keys + "}, ...]";
+  return text;
 }
 
-std::string default_text(const FieldInfo& f) {
-  if (f.required()) return "required";
-  if (!f.fallback_note.empty()) return "default: " + f.fallback_note;
-  return f.fallback == "" ? "default: none" : "default: " + f.fallback.dump();
+std::string field_help(const FieldInfo& f) {
+  std::string text = fmt::format("{}\n  {}\n\n", f.path, f.doc);
+  const auto line = [&](const char* what, const std::string& value) {
+    if (!value.empty()) text += fmt::format("  {:<10} {}\n", what, value);
+  };
+  line("type", config_detail::type_text(f));
+  line("range", config_detail::range_text(f));
+  line("default", config_detail::default_text(f));
+  line("flag", config_detail::flag_text(f));
+  const std::string value = f.required() ? f.example : f.fallback.is_null() || f.fallback == "" ? "VALUE" : f.fallback.dump();
+  line("set", fmt::format("--set '{}={}'", f.path, value));
+  line("on resume", config_detail::resume_text(f.on_resume));
+  for (const FieldInfo& e : f.element) {
+    text += fmt::format("\n  {}: {} ({}{})\n      {}\n", e.path, config_detail::type_text(e), e.required() ? "" : "default: ", config_detail::default_text(e), e.doc);
+  }
+  return text;
 }
 
-std::string flag_text(const FieldInfo& f) {
-  switch (f.flag.takes) {
-    case FlagTakes::nothing: return f.flag.name + " (sets " + f.flag.implied.dump() + ")";
-    case FlagTakes::value: return f.flag.name + " V";
-    case FlagTakes::optional_value: return f.flag.name + " [V]";
-    case FlagTakes::values: return f.flag.name + " V...";
+const FieldInfo* field_of_flag(const std::string& flag) {
+  for (const FieldInfo& f : run_fields()) {
+    if (!f.flag.name.empty() && f.flag.name == flag) return &f;
   }
-  return {};
+  return nullptr;
 }
 
 }  // namespace
 
 std::string config_help() {
   std::string text = "Config keys. Each can be set by --set KEY=VALUE, some by a flag of their own (last column).\n";
-  for (const Section& s : kSections) {
-    text += fmt::format("\n{}\n", s.title);
-    for (const FieldInfo& f : run_fields()) {
-      if (f.path.rfind(std::string(s.key) + ".", 0) != 0) continue;
-      text += fmt::format("  {:<39} {}{}{}\n", f.path, type_text(f), f.flag.name.empty() ? "" : "   ", f.flag.name.empty() ? "" : flag_text(f));
-      text += fmt::format("      {} ({})\n", f.doc, default_text(f));
-    }
-  }
+  for (const Section& s : config_detail::sections()) text += "\n" + section_help(s);
   return text;
+}
+
+std::vector<std::string> config_sections() {
+  std::vector<std::string> out;
+  for (const Section& s : config_detail::sections()) out.push_back(s.key);
+  return out;
+}
+
+std::string config_help(const std::string& topic) {
+  for (const Section& s : config_detail::sections()) {
+    if (s.key == topic) return section_help(s);
+  }
+  const FieldInfo* field = topic.rfind("--", 0) == 0 ? field_of_flag(topic) : find_field(topic);
+  return field ? field_help(*field) : std::string();
+}
+
+std::string flag_help(const std::string& flag) {
+  const FieldInfo* f = field_of_flag(flag);
+  OCTET_CHECK(f, "there is no flag {}", flag);
+  // Choices are in the usage only where they are few: a newcomer reads this.
+  std::string note = f->required() ? "" : fmt::format(" (default: {})", config_detail::default_text(*f));
+  const std::string shape = f->flag.takes == FlagTakes::values ? flag + " V..." : flag + " V";
+  return fmt::format("  {:<27} {}{}\n", shape, f->doc, note);
 }
 
 }  // namespace octet

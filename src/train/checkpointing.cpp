@@ -26,13 +26,6 @@ std::vector<ExpectedTensor> expected_optimizer(Engine& engine) {
 
 Shape vector_shape(size_t n) { return {static_cast<int64_t>(n)}; }
 
-bool starts_with_any(const std::string& s, std::initializer_list<const char*> prefixes) {
-  for (const char* p : prefixes) {
-    if (s.rfind(p, 0) == 0) return true;
-  }
-  return false;
-}
-
 // A value of the state; a missing or mistyped one is damage that checksums cannot see (another program wrote the manifest).
 template <class T>
 T state_value(const nlohmann::json& state, const char* key, const std::filesystem::path& where) {
@@ -135,26 +128,6 @@ std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
   }
   engine.weights_loaded(c.step());
   return notes;
-}
-
-std::vector<std::string> check_resumed_config(const nlohmann::json& saved, const nlohmann::json& now) {
-  std::vector<std::string> other;
-  const nlohmann::json a = saved.flatten(), b = now.flatten();
-  const auto compare_key = [&](const std::string& pointer) {
-    if (a.contains(pointer) && b.contains(pointer) && a[pointer] == b[pointer]) return;
-    std::string path = pointer.substr(1);
-    for (char& ch : path) ch = ch == '/' ? '.' : ch;
-    if (starts_with_any(path, {"model.", "data.seq_len", "data.split", "data.seed", "batch.global", "optim.name", "run.seed"})) {
-      const auto text = [&](const nlohmann::json& j) { return j.contains(pointer) ? j[pointer].dump() : std::string("absent"); };
-      throw Error(ExitCode::config, fmt::format("the run was started with {}, resumed with {}", text(a), text(b)), path, "keep the old value, or start a new run with --init-from");
-    }
-    other.push_back(path);
-  };
-  for (const auto& [pointer, value] : a.items()) compare_key(pointer);
-  for (const auto& [pointer, value] : b.items()) {
-    if (!a.contains(pointer)) compare_key(pointer);
-  }
-  return other;
 }
 
 }  // namespace octet

@@ -33,8 +33,4 @@ std::vector<std::string> restore_run(const Checkpoint& checkpoint, Engine& engin
 // Loads the weights alone.
 void load_weights(const Checkpoint& checkpoint, Engine& engine);
 
-// Throws Error(config) when `now` differs from the checkpoint's config in what makes a resumed run another run (model, data order, seed); returns the
-// paths of other differences.
-std::vector<std::string> check_resumed_config(const nlohmann::json& saved, const nlohmann::json& now);
-
 }  // namespace octet

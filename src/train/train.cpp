@@ -10,6 +10,7 @@
 
 #include "config/config_io.h"
 #include "config/model_size.h"
+#include "config/resume_diff.h"
 #include "core/file_io.h"
 #include "core/version.h"
 #include "cpu/cpu_ops.h"
@@ -54,6 +55,7 @@ struct StartingPoint {
   RunState state;
   std::string present;                    // names of the checkpoints there were, to notice a run that writes meanwhile
   std::vector<std::string> notes;
+  std::vector<ConfigChange> changes;      // of the config, since the run began
 };
 
 std::string checkpoint_names(const std::filesystem::path& checkpoints) {
@@ -66,21 +68,27 @@ std::string checkpoint_names(const std::filesystem::path& checkpoints) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-// Differences that matter to the result; where a run writes, how often it saves and how many threads it has do not.
-void note_changes(const nlohmann::json& saved, const nlohmann::json& resolved, std::vector<std::string>& notes) {
-  for (const std::string& path : check_resumed_config(saved, resolved)) {
-    const bool free = path.rfind("ckpt.", 0) == 0 || path.rfind("log.", 0) == 0 || path.rfind("guard.", 0) == 0 || path.rfind("eval.", 0) == 0 || path == "run.dir" ||
-                      path == "run.steps" || path == "run.threads" || path == "data.prefetch";
-    if (!free) notes.push_back("resumed with another " + path);
+// Compares with the config the run had before; forbidden changes are refused, those that warn fall under --strict.
+void note_changes(const nlohmann::json& saved, const nlohmann::json& resolved, const TrainOptions& options, std::vector<ConfigChange>& changes) {
+  changes = config_changes(saved, resolved);
+  check_config_changes(changes, options.allow_config_change);
+}
+
+std::string change_table(const std::vector<ConfigChange>& changes) {
+  Table t({{"changed on resume", Table::Align::left}, {"was", Table::Align::left}, {"is", Table::Align::left}, {"", Table::Align::left}});
+  for (const ConfigChange& c : changes) {
+    const char* note = c.allowed ? "allowed by --allow-config-change" : c.on_resume == OnResume::warn ? "warning: may change the result" : "";
+    t.add_row({terminal_text(c.path), change_text(c.before), change_text(c.now), note});
   }
+  return t.text();
 }
 
 // A directory without a checkpoint may be what is left of a run that ended early; anything else is not ours to write in.
-void check_unsaved_run(const std::filesystem::path& dir, const nlohmann::json& resolved, std::vector<std::string>& notes) {
+void check_unsaved_run(const std::filesystem::path& dir, const nlohmann::json& resolved, const TrainOptions& options, std::vector<ConfigChange>& changes) {
   const auto config = dir / "config.resolved.json";
   std::error_code unreadable;  // RunDir::open says what is wrong with it
   if (!std::filesystem::exists(config, unreadable)) return;
-  note_changes(to_json(from_json(load_config_file(config.string()))), resolved, notes);
+  note_changes(to_json(from_json(load_config_file(config.string()))), resolved, options, changes);
 }
 
 // Reads the newest checkpoint and adapts config and resolved to it.
@@ -89,7 +97,9 @@ void read_checkpoint(const std::filesystem::path& checkpoints, const TrainOption
   if (!path) return;
   start.checkpoint = Checkpoint::open(*path);
   start.state = read_state(*start.checkpoint);
-  const nlohmann::json saved = start.checkpoint->state().value("config", nlohmann::json::object());
+  const nlohmann::json& state = start.checkpoint->state();
+  const nlohmann::json saved = state.is_object() && state.contains("config") ? state["config"] : nlohmann::json();
+  if (!saved.is_object()) throw Error(ExitCode::checkpoint, "the state has no usable \"config\"", path->string(), "resume from another checkpoint");
   // Defaults that were derived from the first run's length stay, also in a longer run: the schedule and the histories are those it began with.
   for (const std::string& key : options.derived) {
     const nlohmann::json::json_pointer pointer(key);
@@ -101,7 +111,7 @@ void read_checkpoint(const std::filesystem::path& checkpoints, const TrainOption
     start.notes.push_back(fmt::format("the decay of {} steps does not fit a run of {}: it takes {}", *c.sched.decay_steps, c.run.steps, own.dump()));
   }
   config = from_json(resolved);
-  note_changes(saved, resolved, start.notes);
+  note_changes(saved, resolved, options, start.changes);
 }
 
 void announce(const RunConfig& config, Engine& engine, DataSession& data, const StartingPoint& start, double peak, Console& console, MetricsWriter& metrics) {
@@ -112,6 +122,10 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
     metrics.event("warning", {{"text", note}});
   }
   const std::string from = start.checkpoint ? start.checkpoint->path().string() : "";
+  if (!start.changes.empty()) console.message(change_table(start.changes));
+  for (const ConfigChange& c : start.changes) {
+    metrics.event("config_change", {{"path", c.path}, {"was", c.before}, {"is", c.now}, {"class", c.on_resume == OnResume::free ? "free" : c.allowed ? "allowed" : "warning"}});
+  }
   metrics.event("start", {{"code_version", version},
                           {"step", start.state.step},
                           {"resumed_from", from},
@@ -158,9 +172,10 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
 
   // A refusal must leave nothing behind: everything that can be wrong is found before the run directory is made and locked.
   StartingPoint start;
+  check_config_changes(start.changes, options.allow_config_change);   // names that are no keys, also where nothing is resumed
   const Resume mode = resume_mode(config.ckpt.resume);
   const auto checkpoints = std::filesystem::path(config.run.dir) / "checkpoints";
-  if (mode != Resume::never && !has_checkpoints(checkpoints)) check_unsaved_run(config.run.dir, resolved, start.notes);
+  if (mode != Resume::never && !has_checkpoints(checkpoints)) check_unsaved_run(config.run.dir, resolved, options, start.changes);
   start.present = checkpoint_names(checkpoints);
   if (mode != Resume::never && has_checkpoints(checkpoints)) read_checkpoint(checkpoints, options, start, config, resolved);
   if (!options.init_from.empty()) {
@@ -185,6 +200,11 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   // A run resumed behind the traced steps is no mistake: it has the trace already.
   if (config.log.profile && config.log.profile_start > config.run.steps) {
     start.notes.push_back(fmt::format("log.profile: nothing to trace, steps {} to {} of a run of {}", config.log.profile_start, config.log.profile_end - 1, config.run.steps));
+  }
+  const auto warned = std::find_if(start.changes.begin(), start.changes.end(), [](const ConfigChange& c) { return c.on_resume == OnResume::warn; });
+  if (options.strict && warned != start.changes.end()) {
+    throw Error(ExitCode::config, fmt::format("{} was {} and is {} in the resumed run", warned->path, change_text(warned->before), change_text(warned->now)), "--strict",
+                "keep the old value, or leave out --strict");
   }
   if (options.strict && !start.notes.empty()) throw Error(ExitCode::config, start.notes.front(), "--strict", "repair what the message names, or leave out --strict");
 

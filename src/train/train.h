@@ -17,6 +17,7 @@ struct TrainOptions {
   bool strict = false;            // any fallback, skipped step or dropped key becomes an error
   bool dry_run = false;           // print the plan, train nothing, touch nothing
   TraceHooks trace_hooks;         // of log.profile, where the program has a profiler's
+  std::vector<std::string> allow_config_change;  // config paths that may differ from the checkpoint's although their class forbids it
   std::vector<std::string> derived;  // JSON pointers of config values that nobody gave: a resumed run keeps the checkpoint's
 };
 

@@ -48,7 +48,8 @@ nlohmann::json other_value(const FieldInfo& f) {
     case FieldKind::boolean: return f.fallback != true;
     case FieldKind::text_list: return f.choices.empty() ? nlohmann::json::array({"a", "b"}) : nlohmann::json::array({f.choices.at(0), f.choices.at(1)});
     case FieldKind::text: break;
-    case FieldKind::object:
+    case FieldKind::operands:
+    case FieldKind::block:
     case FieldKind::object_list: ADD_FAILURE() << f.path << " has no test value"; break;
   }
   if (f.choices.empty()) return "some text";
@@ -79,6 +80,13 @@ TEST(Fields, EveryFieldSurvivesTheRoundTrip) {
   const RunConfig c = from_json(all);
   EXPECT_EQ(from_json(to_json(c)), c);
   EXPECT_EQ(to_json(from_json(nlohmann::json::parse(to_json(c).dump()))), to_json(c));
+}
+
+TEST(Fields, AnEmptyTextIsNotTheDefaultUnlessThatIsEmpty) {
+  const RunConfig c = from_json(patched(R"({"data": {"split": ""}, "run": {"dir": ""}})"));
+  EXPECT_EQ(to_json(c)["data"]["split"], "");
+  EXPECT_FALSE(to_json(c)["run"].contains("dir"));
+  EXPECT_EQ(from_json(to_json(c)), c);
 }
 
 TEST(Fields, RowsAreCompleteAndDistinct) {
