@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "report/run_detail.h"
 #include "report/stats.h"
 
 namespace octet::report {
@@ -109,6 +110,7 @@ GroupCurves group_curves(const Runs& runs) {
   };
   out.loss = mean_of(&TrainPoint::loss);
   out.grad_norm = mean_of(&TrainPoint::grad_norm);
+  out.lr = mean_of(&TrainPoint::lr);
   out.tokens_per_s = mean_of(&TrainPoint::tokens_per_s, true);
   std::vector<Curve> valid;
   for (const RunMetrics* run : runs) {
@@ -195,7 +197,8 @@ void judge_group(Group& group, const CompareOptions& options) {
   if (options.max_gap_percent) group.within_max_gap = group.bound_percent() < *options.max_gap_percent;
 }
 
-Group make_group(const Candidates& candidates, const Runs& baselines, const CompareOptions& options, std::vector<std::string>& notes, Runs& paired) {
+Group make_group(const Candidates& candidates, const Runs& baselines, const CompareOptions& options, std::vector<std::string>& notes, Runs& paired,
+                 std::vector<Runs>& members) {
   Group group;
   group.label = candidates.label;
   std::vector<std::pair<const RunMetrics*, const RunMetrics*>> pairs;
@@ -228,6 +231,8 @@ Group make_group(const Candidates& candidates, const Runs& baselines, const Comp
   group.quantized = sum_quantized(runs);
   group.curves = group_curves(runs);
   group.curves.gap_percent = mean_curve(gaps, kCurvePoints);
+  group.curves.gap_interval = mean_interval(gaps, group.curves.gap_percent.x);
+  members.push_back(std::move(runs));
   return group;
 }
 
@@ -290,7 +295,10 @@ Comparison compare(CompareInput input, const CompareOptions& options) {
     for (const auto& run : *list) out.notes.insert(out.notes.end(), run.notes.begin(), run.notes.end());
   }
   Runs paired;
-  for (const Candidates& group : group_by_recipe(candidates)) out.groups.push_back(make_group(group, baselines, options, out.notes, paired));
+  std::vector<Runs> members{baselines};  // by group as RunDetail counts them
+  for (const Candidates& group : group_by_recipe(candidates)) {
+    out.groups.push_back(make_group(group, baselines, options, out.notes, paired, members));
+  }
   if (!input.twins.empty()) out.twins = make_twins(input.twins, baselines, options, out.notes);
 
   out.baseline.label = group_by_recipe(baselines).front().label;
@@ -315,6 +323,7 @@ Comparison compare(CompareInput input, const CompareOptions& options) {
   out.baseline.non_finite_steps = sum_of(baselines, &RunMetrics::non_finite_steps);
   out.baseline.quantized = sum_quantized(baselines);
   out.baseline.curves = group_curves(baselines);
+  out.runs = run_details(members, input.twins);
   return out;
 }
 

@@ -14,6 +14,7 @@
 
 #include "report/curves.h"
 #include "report/run_metrics.h"
+#include "report/run_series.h"
 
 namespace octet::report {
 
@@ -51,7 +52,9 @@ struct Pair {
 
 struct GroupCurves {                    // means over the runs or pairs of the group, at most 400 points
   Curve loss, grad_norm, tokens_per_s;  // smoothed
+  Curve lr;
   Curve gap_percent;                    // of the smoothed training losses
+  CurveBand gap_interval;               // 95 %, over pairs; empty for a single pair
   Curve valid;                          // validation points
 };
 
@@ -97,11 +100,30 @@ struct Baseline {
   GroupCurves curves;
 };
 
+// One run as the report shows it. What is beyond the bounds of a page is pooled (curves, statistics) or counted (events).
+struct RunDetail {
+  std::string name, recipe;
+  std::optional<uint64_t> seed;
+  size_t group = 0;  // 0: a baseline; i + 1: of groups[i]
+  bool twin = false;
+  size_t window = 1;  // steps in the smoothing window
+  RunSeries series;
+  std::vector<ValidPoint> valid;
+  std::vector<int64_t> skipped, non_finite;  // steps, the first 1000 of each
+  std::vector<RunEvent> events;              // of run_metrics.h
+  int64_t further_events = 0;
+  double tokens_per_s = 0, tokens_per_s_low = 0, tokens_per_s_high = 0, step_ms = 0;  // median, 10th and 90th percentile; NaN: unknown
+  std::vector<HealthSite> sites;             // empty without statistics
+  std::vector<HealthExtremes> extremes;      // by site
+  PooledHealth health;
+};
+
 struct Comparison {
   CompareOptions options;
   Baseline baseline;
   std::vector<Group> groups;
   std::optional<Twins> twins;
+  std::vector<RunDetail> runs;     // baselines, then each group's, then the twins
   std::vector<std::string> notes;  // what a reader should know before believing the numbers
 
   bool within_max_gap() const;  // true without max_gap_percent

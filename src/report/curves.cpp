@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "report/stats.h"
+
 namespace octet::report {
 namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -81,6 +83,22 @@ Curve mean_curve(const std::vector<Curve>& curves, size_t points) {
     for (const auto& curve : curves) sum += interpolate(curve, x);
     out.x.push_back(x);
     out.y.push_back(std::isfinite(sum) ? sum / static_cast<double>(curves.size()) : kNan);
+  }
+  return out;
+}
+
+CurveBand mean_interval(const std::vector<Curve>& curves, const std::vector<double>& x) {
+  CurveBand out;
+  if (curves.size() < 2) return out;
+  for (const double at : x) {
+    std::vector<double> values;
+    for (const auto& curve : curves) values.push_back(interpolate(curve, at));
+    const bool finite = std::all_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); });
+    const auto interval = finite ? stats::t_interval(values) : std::nullopt;
+    out.lower.x.push_back(at);
+    out.upper.x.push_back(at);
+    out.lower.y.push_back(interval ? interval->lower : kNan);
+    out.upper.y.push_back(interval ? interval->upper : kNan);
   }
   return out;
 }

@@ -35,4 +35,10 @@ Curve relative_difference_percent(const Curve& run, const Curve& baseline);
 // Mean of curves at up to `points` evenly spaced points of the first curve, where all of them are defined. A point is NaN where one curve is.
 Curve mean_curve(const std::vector<Curve>& curves, size_t points);
 
+// The 95 % interval (Student's t) of the curves' mean at the points x. Empty for fewer than two curves; NaN where one of them is.
+struct CurveBand {
+  Curve lower, upper;
+};
+CurveBand mean_interval(const std::vector<Curve>& curves, const std::vector<double>& x);
+
 }  // namespace octet::report

@@ -1,4 +1,5 @@
-// The comparison as one self-contained HTML page: no network, no external fonts or scripts; readable without JavaScript.
+// The comparison as one self-contained HTML page: no network, no external fonts or scripts. Verdicts, tables and charts are there
+// without JavaScript; the script (page/*.js, embedded at build time) makes the charts interactive and adds the heat maps.
 #pragma once
 #include <string>
 

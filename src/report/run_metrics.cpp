@@ -8,6 +8,8 @@
 
 #include "core/check.h"
 #include "report/line_reader.h"
+#include "report/run_collector.h"
+#include "report/tensorboard_reader.h"
 
 namespace octet::report {
 namespace {
@@ -17,7 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kMaxDepth = 64;
-constexpr int64_t kMaxTokens = int64_t{1} << 53;  // beyond it doubles, and so the charts, lose exactness
 
 [[noreturn]] void bad(const std::string& where, const std::string& what, const std::string& fix) { throw Error(ExitCode::data, what, where, fix); }
 
@@ -44,151 +45,6 @@ bool too_deep(std::string_view text) {
 }
 
 json parse_json(const std::string& text) { return too_deep(text) ? json(json::value_t::discarded) : json::parse(text, nullptr, false); }
-
-std::string text_of(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
-// An integer in [0, 2^53]; required, or absent -> -1.
-int64_t count_of(const json& object, const char* key, bool required, const std::string& where) {
-  const auto it = object.find(key);
-  if (it == object.end() && !required) return -1;
-  if (it == object.end())
-    bad(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss, a valid line step and loss");
-  const bool ok = it->is_number_integer() && (it->is_number_unsigned() ? it->get<uint64_t>() <= static_cast<uint64_t>(kMaxTokens)
-                                                                       : it->get<int64_t>() >= 0 && it->get<int64_t>() <= kMaxTokens);
-  if (!ok) bad(where, fmt::format("\"{}\" is not a whole number between 0 and 2^53", key), "repair or remove the line");
-  return it->get<int64_t>();
-}
-
-double number_of(const json& object, const char* key, bool required, const std::string& where) {
-  const auto it = object.find(key);
-  if (it == object.end() && required) bad(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss");
-  if (it == object.end() || it->is_null()) return kNan;
-  if (!it->is_number()) bad(where, fmt::format("\"{}\" is neither a number nor null", key), "repair or remove the line");
-  return it->get<double>();
-}
-
-void collect_counts(const json& value, const std::string& key, std::map<std::string, double>& out, const std::string& where) {
-  if (value.is_object()) {
-    for (const auto& item : value.items()) collect_counts(item.value(), key.empty() ? item.key() : key + "." + item.key(), out, where);
-  } else if (value.is_number() && value.get<double>() >= 0 && !key.empty()) {
-    out[key] = value.get<double>();
-  } else {
-    bad(where, "\"quantized\" is not an object of element counts", "repair or remove the line");
-  }
-}
-
-// Collects the lines of one metrics.jsonl in file order.
-class Collector {
- public:
-  explicit Collector(RunMetrics& run) : run_(run) {}
-
-  void add(const json& line, const std::string& where) {
-    const std::string kind = text_of(line, "kind");
-    if (kind == "train")
-      add_train(line, where);
-    else if (kind == "valid")
-      add_valid(line, where);
-    else if (kind == "event")
-      add_event(line, where);
-  }
-
-  void add(const TrainPoint& point) {
-    if (!run_.train.empty() && point.step <= run_.train.back().step) {
-      ++run_.resumes;
-      while (!run_.train.empty() && run_.train.back().step >= point.step) run_.train.pop_back();
-      while (!run_.valid.empty() && run_.valid.back().step >= point.step) run_.valid.pop_back();
-      non_finite_.erase(non_finite_.lower_bound(point.step), non_finite_.end());
-    }
-    run_.train.push_back(point);
-  }
-
-  // Gives validations their tokens, sorts them, marks non-finite steps and checks that tokens grow with steps.
-  void finish(const std::string& where) {
-    for (auto& point : run_.train) point.non_finite = point.non_finite || non_finite_.contains(point.step);
-    run_.non_finite_after_end = !run_.train.empty() && !non_finite_.empty() && *non_finite_.rbegin() > run_.train.back().step;
-    for (auto& point : run_.valid) {
-      if (point.tokens < 0) point.tokens = tokens_at(point.step, where);
-    }
-    std::stable_sort(run_.valid.begin(), run_.valid.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
-    std::vector<ValidPoint> last_of_step;
-    for (const auto& point : run_.valid) {
-      if (!last_of_step.empty() && last_of_step.back().step == point.step)
-        last_of_step.back() = point;
-      else
-        last_of_step.push_back(point);
-    }
-    run_.valid = std::move(last_of_step);
-    check_increasing(run_.train, "train", where);
-    check_increasing(run_.valid, "valid", where);
-    if (run_.train.empty() && run_.valid.empty()) bad(where, "no training step and no validation in it", "let the run make at least one step");
-  }
-
- private:
-  void add_train(const json& line, const std::string& where) {
-    TrainPoint p;
-    p.step = count_of(line, "step", true, where);
-    p.tokens = count_of(line, "tokens", true, where);
-    p.loss = number_of(line, "loss", true, where);
-    p.grad_norm = number_of(line, "grad_norm", false, where);
-    p.lr = number_of(line, "lr", false, where);
-    p.tokens_per_s = number_of(line, "tokens_per_s", false, where);
-    p.step_ms = number_of(line, "step_ms", false, where);
-    const bool null_norm = line.contains("grad_norm") && !std::isfinite(p.grad_norm);
-    p.non_finite = !std::isfinite(p.loss) || null_norm || names_a_value(line);
-    const auto skipped = line.find("skipped");
-    if (skipped != line.end() && !skipped->is_boolean()) bad(where, "\"skipped\" is neither true nor false", "repair or remove the line");
-    p.skipped = skipped != line.end() && skipped->get<bool>();
-    add(p);
-  }
-
-  // Speeds say nothing about the training: a step too short to time is not a bad step.
-  static bool names_a_value(const json& line) {
-    const auto list = line.find("nonfinite");
-    if (list == line.end() || !list->is_array()) return false;
-    const std::set<std::string> speeds{"tokens_per_s", "step_ms", "mfu", "mfu_causal"};
-    return std::any_of(list->begin(), list->end(), [&](const json& key) { return !key.is_string() || !speeds.contains(key.get<std::string>()); });
-  }
-
-  void add_valid(const json& line, const std::string& where) {
-    run_.valid.push_back({count_of(line, "step", true, where), count_of(line, "tokens", false, where), number_of(line, "loss", true, where)});
-  }
-
-  void add_event(const json& line, const std::string& where) {
-    const std::string event = text_of(line, "event");
-    if (event == "summary" && line.contains("quantized")) {
-      run_.quantized.clear();
-      collect_counts(line["quantized"], "", run_.quantized, where);
-    } else if (event == "nonfinite") {
-      non_finite_.insert(count_of(line, "step", true, where));
-    }
-  }
-
-  int64_t tokens_at(int64_t step, const std::string& where) const {
-    if (step == 0) return 0;
-    const auto it = std::lower_bound(run_.train.begin(), run_.train.end(), step, [](const TrainPoint& p, int64_t s) { return p.step < s; });
-    if (it != run_.train.end() && it->step == step) return it->tokens;
-    if (run_.tokens_per_step && step <= kMaxTokens / *run_.tokens_per_step) return step * *run_.tokens_per_step;
-    bad(where, fmt::format("the validation of step {} has no \"tokens\", and no train line of that step has them", step),
-        "add \"tokens\" to valid lines");
-  }
-
-  template <class Point>
-  static void check_increasing(const std::vector<Point>& points, const char* kind, const std::string& where) {
-    for (size_t i = 1; i < points.size(); ++i) {
-      if (points[i].tokens > points[i - 1].tokens) continue;
-      bad(where,
-          fmt::format("\"tokens\" of the {} lines do not grow from step {} ({}) to step {} ({})", kind, points[i - 1].step, points[i - 1].tokens,
-                      points[i].step, points[i].tokens),
-          "tokens must count all tokens since the start of the run");
-    }
-  }
-
-  RunMetrics& run_;
-  std::set<int64_t> non_finite_;
-};
 
 const json* at_path(const json& config, const char* section, const char* key) {
   const auto s = config.find(section);
@@ -229,7 +85,7 @@ void read_config(const fs::path& path, RunMetrics& run) {
 
 void read_jsonl(const fs::path& path, RunMetrics& run) {
   LineReader reader(path);
-  Collector collector(run);
+  RunCollector collector(run);
   std::string text;
   while (reader.next(text)) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -299,7 +155,7 @@ void read_csv(const fs::path& path, RunMetrics& run) {
     if (!seen.contains(column))
       bad(reader.where(), fmt::format("the header row has no column '{}'", column), "its first row must be: step,tokens,loss");
   }
-  Collector collector(run);
+  RunCollector collector(run);
   while (reader.next(line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::vector<std::string> cells = split_csv(line);
@@ -355,9 +211,17 @@ RunMetrics read_run(const fs::path& path) {
   if (fs::is_directory(path, error)) {
     run.name = run.recipe = whole.filename().string();
     const fs::path metrics = path / "metrics.jsonl", config = path / "config.resolved.json";
+    if (!fs::exists(metrics, error) && is_tensorboard_folder(path)) {
+      // RUN/tb is the folder of a run whose config lies above it.
+      const fs::path above = whole.filename() == "tb" ? whole.parent_path() : whole;
+      run.name = run.recipe = above.filename().string();
+      if (fs::exists(above / "config.resolved.json", error)) read_config(above / "config.resolved.json", run);
+      read_tensorboard(path, run);
+      return run;
+    }
     if (!fs::exists(metrics, error)) {
-      throw Error(ExitCode::config, "the directory has no metrics.jsonl, so it is not a run directory", path.string(),
-                  "give the --run-dir of a training run");
+      throw Error(ExitCode::config, "the directory has no metrics.jsonl, so it is not a run directory, nor a TensorBoard event file", path.string(),
+                  "give the --run-dir of a training run, or a folder with events.out.tfevents.* files");
     }
     if (fs::exists(config, error)) read_config(config, run);
     read_jsonl(metrics, run);
@@ -365,8 +229,8 @@ RunMetrics read_run(const fs::path& path) {
     run.name = run.recipe = whole.stem().string();
     read_csv(path, run);
   } else {
-    bad(path.string(), fs::exists(path, error) ? "neither a run directory nor a .csv file" : "no such file or directory",
-        "give the directory of a training run or a CSV with the columns step,tokens,loss");
+    bad(path.string(), fs::exists(path, error) ? "neither a run directory, nor a TensorBoard folder, nor a .csv file" : "no such file or directory",
+        "give the directory of a training run, a TensorBoard folder or a CSV with the columns step,tokens,loss");
   }
   return run;
 }

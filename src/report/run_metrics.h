@@ -1,4 +1,5 @@
-// Reads what a run left behind: a run directory (metrics.jsonl and, when present, config.resolved.json) or a CSV.
+// Reads what a run left behind: a run directory (metrics.jsonl and, when present, config.resolved.json), a folder of TensorBoard
+// event files (tensorboard_reader.h) or a CSV.
 // Files come from outside: every line is checked, and a bad one is refused with its file and line.
 #pragma once
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "report/health.h"
 
 namespace octet::report {
 
@@ -24,6 +27,11 @@ struct ValidPoint {
   double loss = 0;
 };
 
+struct RunEvent {
+  int64_t step = -1;  // -1: none
+  std::string name, detail;
+};
+
 struct RunMetrics {
   std::filesystem::path source;              // as given
   std::vector<std::filesystem::path> files;  // what was read
@@ -37,7 +45,12 @@ struct RunMetrics {
   bool non_finite_after_end = false;         // an event "nonfinite" names a step after the last train line
   std::map<std::string, double> quantized;  // "role.format" or "role/format" -> elements, from the last event "summary"
   int64_t resumes = 0;                      // times the step counter went back
+  std::vector<RunEvent> events;             // what happened beside plain steps, in file order: the first kMaxEvents
+  int64_t further_events = 0;               // events beyond those
+  Health health;                            // empty without statistics
   std::vector<std::string> notes;           // what the reader passed over
+
+  static constexpr size_t kMaxEvents = 1000;
 
   int64_t skipped_steps() const;
   int64_t non_finite_steps() const;
@@ -47,7 +60,8 @@ struct RunMetrics {
 // A torn last line of metrics.jsonl (no newline, not JSON) is passed over with a note.
 // A CSV has a header row; the columns step, tokens, loss must be there, grad_norm, lr, tokens_per_s, step_ms may be.
 // Whole numbers of a CSV may be written as 10, 10.0 or 1e1.
-// Throws Error(config) for a directory without metrics.jsonl, Error(data) for anything else that cannot be used.
+// A directory without metrics.jsonl but with files named *tfevents* is a TensorBoard folder.
+// Throws Error(config) for any other directory without metrics.jsonl, Error(data) for anything else that cannot be used.
 RunMetrics read_run(const std::filesystem::path& path);
 
 // {"a": {"b": 1}} -> {"a.b": "1"}; arrays and values as JSON text. At most 64 levels.

@@ -118,6 +118,24 @@ class Plot {
     return out;
   }
 
+  // The area between the bounds, split where they are not defined.
+  std::string interval(const ChartBand& area) const {
+    const Curve &upper = area.band.upper, &lower = area.band.lower;
+    std::string body;
+    for (size_t i = 0; i < upper.x.size();) {
+      const auto defined = [&](size_t k) { return k < upper.x.size() && std::isfinite(upper.y[k]) && std::isfinite(lower.y[k]); };
+      size_t end = i;
+      std::string top, bottom;
+      for (; defined(end); ++end) {
+        top += fmt::format("{}{:.1f} {:.1f}", end == i ? "M" : "L", x(upper.x[end]), y(upper.y[end]));
+        bottom = fmt::format("L{:.1f} {:.1f}", x(lower.x[end]), y(lower.y[end])) + bottom;
+      }
+      if (end > i + 1) body += "<path d=\"" + top + bottom + "Z\"/>";
+      i = end + 1;
+    }
+    return fmt::format("<g class=\"interval {}\" data-series=\"{}\">{}</g>\n", series_classes(area.series), area.series, body);
+  }
+
   std::string line(const ChartLine& line) const {
     std::string body, path;
     bool pen_down = false;
@@ -202,12 +220,28 @@ std::string chart_style() {
          "fill:#3d444d}"
          ".tick{font-size:12px;fill:#57606a}.grid{stroke:#d8dee4}.axis{stroke:#6e7781}.guide{stroke:#6e7781;stroke-dasharray:2 "
          "4}.band{fill:#6e7781;fill-opacity:.18}"
-         ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}.points{fill:currentColor;stroke:none}.hidden{display:none}\n" +
+         ".line{fill:none;stroke-width:1.8;stroke-linejoin:round}.points{fill:currentColor;stroke:none}.interval{fill:currentColor;fill-opacity:.16;stroke:none}\n" +
          light + "\n" + dashes +
          "\n@media "
          "(prefers-color-scheme:dark){.page{fill:#14181d}.heading{fill:#e6e9ed}.label,.legend{fill:#c9d1d9}.tick{fill:#9ea7b3}.grid{stroke:#2d333b}"
          ".axis,.guide{stroke:#8b949e}.band{fill:#8b949e}" +
          dark + "}\n";
+}
+
+std::string page_palette() {
+  std::string colours, classes;
+  for (size_t i = 0; i < kSeries.size(); ++i) {
+    colours += fmt::format("--s{}:light-dark({},{});", i, kSeries[i].light, kSeries[i].dark);
+    classes += fmt::format(".s{0}{{stroke:var(--s{0});color:var(--s{0})}}", i);
+  }
+  for (size_t i = 0; i < kDashes.size(); ++i) classes += fmt::format(".d{}{{stroke-dasharray:{}}}", i, kDashes[i]);
+  return ":root{" + colours + "}\n" + classes + "\n";
+}
+
+bool has_values(const Chart& chart) {
+  return std::any_of(chart.lines.begin(), chart.lines.end(), [](const ChartLine& line) {
+    return std::any_of(line.curve.y.begin(), line.curve.y.end(), [](double v) { return std::isfinite(v); });
+  });
 }
 
 std::string chart_svg(const Chart& chart) {
@@ -221,6 +255,7 @@ std::string chart_svg(const Chart& chart) {
   out += fmt::format("<clipPath id=\"{}-clip\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/></clipPath>\n", chart.id, kLeft - 4, kTop,
                      kWidth - kLeft - kRight + 8, kHeight - kTop - kBottom);
   out += plot.axes() + fmt::format("<g clip-path=\"url(#{}-clip)\">\n", chart.id) + plot.guides();
+  for (const auto& area : chart.intervals) out += plot.interval(area);
   for (const auto& line : chart.lines) out += plot.line(line);
   return out + "</g>\n</svg>\n";
 }
@@ -255,6 +290,10 @@ Chart gap_chart(const Comparison& c) {
               true,
               {},
               c.options.margin_percent};
+  for (size_t i = 0; i < c.groups.size(); ++i) {
+    if (!c.groups[i].curves.gap_interval.upper.empty()) chart.intervals.push_back({i + 1, c.groups[i].curves.gap_interval});
+  }
+  if (!chart.intervals.empty()) chart.description += " Shaded: 95 % interval of the mean over seeds.";
   if (c.twins && std::isfinite(c.twins->max_gap_percent)) chart.band = c.twins->max_gap_percent;
   return chart;
 }
@@ -278,6 +317,19 @@ Chart throughput_chart(const Comparison& c) {
           "Training tokens a second, smoothed, over training tokens. Higher is better.",
           "tokens/s",
           lines_of(c, true, [](const GroupCurves& g) { return g.tokens_per_s; }),
+          true,
+          false,
+          false,
+          {},
+          {}};
+}
+
+Chart learning_rate_chart(const Comparison& c) {
+  return {"lr",
+          "Learning rate",
+          "Learning rate over training tokens.",
+          "learning rate",
+          lines_of(c, true, [](const GroupCurves& g) { return g.lr; }),
           true,
           false,
           false,

@@ -22,6 +22,11 @@ struct ChartLine {
   bool points = false;  // dots and no line: validations
 };
 
+struct ChartBand {
+  size_t series = 0;
+  CurveBand band;
+};
+
 struct Chart {
   std::string id;  // of the title and description elements; letters and dashes
   std::string title, description;
@@ -33,10 +38,14 @@ struct Chart {
   bool robust_range = false;
   std::optional<double> band;   // shaded from -band to +band
   std::optional<double> guide;  // dashed horizontal line
+  std::vector<ChartBand> intervals = {};  // shaded in the colour of their series
 };
 
 // CSS classes for charts: s0..s8 (colours, light and dark), d0..d4 (dashes). Plain properties: many SVG tools know no variables.
 std::string chart_style();
+
+// Custom properties --s0..--s8 (light and dark) and the classes s0.., d0.. that use them, for a page whose reader may choose the scheme.
+std::string page_palette();
 
 // "s2 d1": the classes of a series.
 std::string series_classes(size_t series);
@@ -48,6 +57,13 @@ Chart loss_chart(const Comparison& comparison);
 Chart gap_chart(const Comparison& comparison);
 Chart grad_norm_chart(const Comparison& comparison);
 Chart throughput_chart(const Comparison& comparison);
+Chart learning_rate_chart(const Comparison& comparison);
+
+// Gap and 95 % interval of each group beside the margin, as rows of one figure (a forest plot); empty without groups.
+std::string forest_svg(const Comparison& comparison);
+
+// Whether a line of the chart has a finite value.
+bool has_values(const Chart& chart);
 
 // A standalone SVG file: loss curves above the gap, with a legend.
 std::string standalone_svg(const Comparison& comparison);
