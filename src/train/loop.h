@@ -27,9 +27,11 @@ class TrainLoop {
 
  private:
   void one_step(data::StepLoader& loader);
-  void record(const StepResult& result, const data::StepBatch& batch, double seconds);
+  // data_seconds: of `seconds`, spent waiting for the batch.
+  void record(const StepResult& result, const data::StepBatch& batch, double seconds, double data_seconds);
   void note_skipped(const StepResult& result);
   void validate();
+  nlohmann::json source_counters() const;
   void save();
   void finish(ExitCode code);
 
