@@ -15,13 +15,13 @@
 #include "core/error.h"
 #include "data/build.h"
 #include "data/gpt_dataset.h"
-#include "data/indexed_dataset.h"
 #include "data/statistics.h"
+#include "data/token_source.h"
 #include "data/tokenizer.h"
 
 namespace octet {
 namespace {
-using data::IndexedDataset;
+using data::TokenSource;
 
 [[noreturn]] void usage_error(const std::string& command, const std::string& what) {
   throw Error(ExitCode::usage, what, "octet data" + (command.empty() ? "" : " " + command),
@@ -154,7 +154,21 @@ int run_build(int argc, char** argv) {
   return 0;
 }
 
-nlohmann::ordered_json describe(const IndexedDataset& set) {
+// Options of the commands that read token files.
+void add_source_options(cxxopts::Options& options) {
+  options.add_options()("format", "auto, megatron, llmc, datatrove, raw_u16 or raw_u32", cxxopts::value<std::string>()->default_value("auto"), "FORMAT")(
+      "eod-id", "id that ends documents, for formats that do not say where they end", cxxopts::value<std::string>()->default_value("256"), "N")(
+      "prefix", "path without .idx/.bin, a file of another format, or a quoted pattern with * and ?", cxxopts::value<std::string>(), "PREFIX");
+  options.parse_positional({"prefix"});
+  options.positional_help("PREFIX");
+}
+
+TokenSource open_source(const cxxopts::ParseResult& words, const std::string& command) {
+  const std::string path = required(words, command, "prefix", "PREFIX");
+  return TokenSource::open(path, data::token_format(words["format"].as<std::string>()), integer(words, "eod-id", 0, int64_t{1} << 31));
+}
+
+nlohmann::ordered_json describe(const TokenSource& set) {
   const data::TokenHistogram histogram = data::token_histogram(set);
   int64_t shortest = set.sequences() > 0 ? set.length(0) : 0, longest = shortest;
   for (int64_t i = 0; i < set.sequences(); ++i) {
@@ -167,11 +181,13 @@ nlohmann::ordered_json describe(const IndexedDataset& set) {
                     [](const auto& a, const auto& b) { return a.second != b.second ? a.second > b.second : a.first < b.first; });
   nlohmann::ordered_json info;
   info["prefix"] = set.prefix();
+  info["format"] = data::name(set.format());
+  info["files"] = set.files();
   info["dtype"] = data::name(set.type());
   info["documents"] = set.documents();
   info["sequences"] = set.sequences();
   info["tokens"] = set.tokens();
-  info["bin_bytes"] = set.tokens() * data::size_bytes(set.type());
+  info["bin_bytes"] = set.token_bytes();
   info["shortest_sequence"] = shortest;
   info["longest_sequence"] = longest;
   info["distinct_ids"] = histogram.counts.size();
@@ -184,13 +200,12 @@ nlohmann::ordered_json describe(const IndexedDataset& set) {
 }
 
 int run_info(int argc, char** argv) {
-  cxxopts::Options options("octet data info", "Prints counts, token histogram and unigram entropy (nats/token) of PREFIX.idx and PREFIX.bin.\n");
-  options.add_options()("json", "print one JSON object instead")("prefix", "path without .idx/.bin", cxxopts::value<std::string>(), "PREFIX");
-  options.parse_positional({"prefix"});
-  options.positional_help("PREFIX");
+  cxxopts::Options options("octet data info", "Prints counts, token histogram and unigram entropy (nats/token) of token files.\n");
+  options.add_options()("json", "print one JSON object instead");
+  add_source_options(options);
   const auto words = parse(options, "info", argc, argv);
   if (!words) return 0;
-  const IndexedDataset set = IndexedDataset::open(required(*words, "info", "prefix", "PREFIX"));
+  const TokenSource set = open_source(*words, "info");
   const nlohmann::ordered_json info = describe(set);
   if (words->count("json")) {
     fmt::print("{}\n", info.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
@@ -213,17 +228,15 @@ int run_info(int argc, char** argv) {
 
 int run_verify(int argc, char** argv) {
   cxxopts::Options options("octet data verify",
-                           "Checks PREFIX.idx and PREFIX.bin: header, lengths, pointers, documents, sizes, and with --vocab-size every token.\n"
+                           "Checks token files: header, lengths, pointers, documents, sizes, and with --vocab-size every token.\n"
                            "Exit code 0 when all is well, 11 with one line that says what is not.\n");
-  options.add_options()("vocab-size", "ids must be below N", cxxopts::value<std::string>(), "N")("prefix", "path without .idx/.bin",
-      cxxopts::value<std::string>(), "PREFIX");
-  options.parse_positional({"prefix"});
-  options.positional_help("PREFIX");
+  options.add_options()("vocab-size", "ids must be below N", cxxopts::value<std::string>(), "N");
+  add_source_options(options);
   const auto words = parse(options, "verify", argc, argv);
   if (!words) return 0;
   const std::string prefix = required(*words, "verify", "prefix", "PREFIX");
   const int64_t vocab_size = words->count("vocab-size") ? integer(*words, "vocab-size", 1, int64_t{1} << 31) : 0;
-  const IndexedDataset set = IndexedDataset::open(prefix);
+  const TokenSource set = open_source(*words, "verify");
   // Without a vocabulary the ids must still be ids: not negative, and int32 as the trainer holds them.
   set.check_tokens(vocab_size > 0 ? vocab_size : int64_t{1} << 31);
   fmt::print("{}: good; {} documents, {} tokens of {}, largest id {}{}\n", prefix, set.documents(), set.tokens(), data::name(set.type()),
@@ -232,7 +245,7 @@ int run_verify(int argc, char** argv) {
   return 0;
 }
 
-void print_tokens(const IndexedDataset& set, const std::vector<int32_t>& tokens, const std::string& as) {
+void print_tokens(const TokenSource& set, const std::vector<int32_t>& tokens, const std::string& as) {
   if (as == "tokens") {
     for (size_t i = 0; i < tokens.size(); ++i) fmt::print("{}{}", i ? " " : "", tokens[i]);
     fmt::print("\n");
@@ -246,7 +259,7 @@ void print_tokens(const IndexedDataset& set, const std::vector<int32_t>& tokens,
   fmt::print("{}\n", data::ByteTokenizer::decode(tokens));
 }
 
-void dump_document(const IndexedDataset& set, const cxxopts::ParseResult& words, const std::string& as) {
+void dump_document(const TokenSource& set, const cxxopts::ParseResult& words, const std::string& as) {
   if (set.documents() == 0) throw Error(ExitCode::data, "has no documents", set.prefix(), "give another file");
   const int64_t document = integer(words, "document", 0, set.documents() - 1);
   const int64_t begin = set.start(set.document_begin(document)), end = set.start(set.document_end(document));
@@ -255,7 +268,7 @@ void dump_document(const IndexedDataset& set, const cxxopts::ParseResult& words,
   print_tokens(set, tokens, as);
 }
 
-void dump_sample(const IndexedDataset& set, const cxxopts::ParseResult& words, const std::string& as) {
+void dump_sample(const TokenSource& set, const cxxopts::ParseResult& words, const std::string& as) {
   constexpr int64_t most = int64_t{1} << 62;
   if (!words.count("seq-len")) usage_error("dump", "--sample needs --seq-len S");
   const int64_t sample = integer(words, "sample", 0, most), seq_len = integer(words, "seq-len", 1, (int64_t{1} << 31) - 2);
@@ -290,16 +303,14 @@ int run_dump(int argc, char** argv) {
       ("part", "train, valid or test", cxxopts::value<std::string>()->default_value("train"), "PART")  //
       ("num-samples", "samples of the run (steps x global batch), which fixes the number of epochs; absent: one epoch",
           cxxopts::value<std::string>(), "M")  //
-      ("as", "text (byte tokenizer) or tokens", cxxopts::value<std::string>()->default_value("text"), "KIND")  //
-      ("prefix", "path without .idx/.bin", cxxopts::value<std::string>(), "PREFIX");
-  options.parse_positional({"prefix"});
-  options.positional_help("PREFIX");
+      ("as", "text (byte tokenizer) or tokens", cxxopts::value<std::string>()->default_value("text"), "KIND");
+  add_source_options(options);
   const auto words = parse(options, "dump", argc, argv);
   if (!words) return 0;
-  const std::string prefix = required(*words, "dump", "prefix", "PREFIX"), as = (*words)["as"].as<std::string>();
+  const std::string as = (*words)["as"].as<std::string>();
   if (as != "text" && as != "tokens") value_error("--as", as, "give text or tokens");
   if (words->count("document") + words->count("sample") != 1) usage_error("dump", "give one of --document N and --sample N");
-  const IndexedDataset set = IndexedDataset::open(prefix);
+  const TokenSource set = open_source(*words, "dump");
   if (words->count("document")) dump_document(set, *words, as);
   else dump_sample(set, *words, as);
   return 0;
@@ -308,7 +319,7 @@ int run_dump(int argc, char** argv) {
 
 int run_data(int argc, char** argv) {
   static constexpr std::string_view help =
-      "Makes and inspects token files (Megatron .idx/.bin).\n"
+      "Makes token files (Megatron .idx/.bin) and inspects them, llm.c's, datatrove's and raw ones.\n"
       "Usage:\n  octet data COMMAND [options]     octet data COMMAND --help\n\n"
       "  build    text or JSONL to PREFIX.idx and PREFIX.bin\n"
       "  info     counts, token histogram, unigram entropy\n"

@@ -68,21 +68,39 @@ void resolve_length(RunConfig& c) {
   if (c.run.steps < 1) fail("run.steps", fmt::format("{} is below 1", c.run.steps), "give the number of optimizer steps");
 }
 
-void check_data(DataConfig& d, const RunConfig& c) {
-  if (d.train.size() != 1) {
-    fail("data.train", d.train.empty() ? "the list is empty" : fmt::format("{} sources, but this version trains on exactly one", d.train.size()),
-         d.train.empty() ? "name token files: --data-path PREFIX"
-                         : "blends are not supported yet: build one file with `octet data build --input A B ...`");
+void check_sources(const DataConfig& d) {
+  constexpr size_t most_sources = 32766;   // Megatron's blends number them in 16 bits
+  if (d.train.empty()) fail("data.train", "the list is empty", "name token files: --data-path PREFIX");
+  if (d.train.size() > most_sources) fail("data.train", fmt::format("has {} sources, more than {}", d.train.size(), most_sources), "join some with a pattern such as \"data/*\"");
+  for (size_t k = 1; k < d.train.size(); ++k) {
+    if (d.train[k].weight.has_value() == d.train[0].weight.has_value()) continue;
+    fail(fmt::format("data.train.{}.weight", k), d.train[k].weight ? "is given, but not for the first source" : "is absent, but given for the first source",
+         "give a weight for every source, or for none: then their sizes count");
   }
+  if (!d.blend_cache.empty() && d.train.size() < 2) {
+    fail("data.blend_cache", "is given, but data.train has one source", "list the sources of the cached blend, in its order");
+  }
+  for (size_t k = 0; k < d.valid.size(); ++k) {
+    for (size_t i = 0; i < k; ++i) {
+      if (d.valid[i].name == d.valid[k].name) fail(fmt::format("data.valid.{}.name", k), fmt::format("\"{}\" is the name of two sets", printable(d.valid[k].name)), "rename one");
+    }
+  }
+}
+
+void check_data(DataConfig& d, const RunConfig& c) {
+  check_sources(d);
   const auto shares = parse_split(d.split);
-  if (c.eval.interval > 0 && shares[1] == 0) {
+  if (c.eval.interval > 0 && d.valid.empty() && shares[1] == 0) {
     fail("eval.interval",
          fmt::format("validation every {} steps, but data.split \"{}\" leaves no validation text", c.eval.interval, printable(d.split)),
-         "use a split such as 99,1,0 or set eval.interval to 0");
+         "use a split such as 99,1,0, name sets in data.valid, or set eval.interval to 0");
   }
   if ((d.eod_mask_loss || d.document_mask || d.reset_position_ids) && d.eod_id >= c.model.vocab_size) {
     fail("data.eod_id", fmt::format("{} is not a token id of a vocabulary of {}", d.eod_id, c.model.vocab_size),
          "set it to the tokenizer's end-of-document id");
+  }
+  if (d.pad_id && *d.pad_id >= c.model.vocab_size) {
+    fail("data.pad_id", fmt::format("{} is not a token id of a vocabulary of {}", *d.pad_id, c.model.vocab_size), "set it to the tokenizer's padding id, or leave it out");
   }
   if (!d.seed) {
     if (c.run.seed > UINT32_MAX) {   // NumPy's generator, which the sample order follows, takes 32 bits

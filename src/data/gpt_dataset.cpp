@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "core/check.h"
+#include "core/philox.h"
 #include "data/mt19937_numpy.h"
 
 namespace octet::data {
@@ -83,29 +84,39 @@ SamplerPin sampler_pin(int64_t tokens_per_epoch, int64_t seq_len, std::optional<
   return pin;
 }
 
-SampleIndices build_sample_indices(const IndexedDataset& set, int64_t begin_sequence, int64_t end_sequence, int64_t seq_len, SamplerPin pin,
-    uint32_t seed) {
+std::vector<SampleIndices::Start> window_starts(const TokenSource& set, const std::vector<int32_t>& documents, int64_t seq_len, int64_t windows) {
+  std::vector<SampleIndices::Start> starts;
+  starts.reserve(static_cast<size_t>(windows) + 1);
+  uint32_t document = 0;
+  int64_t offset = 0;
+  starts.push_back({0, 0});
+  for (int64_t window = 0; window < windows; ++window) {
+    offset += seq_len;
+    for (int64_t length = set.length(documents[document]); offset >= length; length = set.length(documents[document])) {
+      if (document + 1 == documents.size()) {  // a partial window: the stream's last token, as in Megatron
+        offset = length - 1;
+        break;
+      }
+      offset -= length;
+      ++document;
+    }
+    starts.push_back({document, static_cast<int32_t>(offset)});
+  }
+  return starts;
+}
+
+SampleIndices build_sample_indices(const TokenSource& set, int64_t begin_sequence, int64_t end_sequence, int64_t seq_len, SamplerPin pin,
+    uint32_t seed, bool partial) {
   SampleIndices out;
   NumpyRandomState random(seed);
-  const int64_t epoch_tokens = set.start(end_sequence) - set.start(begin_sequence);
-  const int64_t windows = (pin.epochs * epoch_tokens - 1) / seq_len;
+  const int64_t epoch_tokens = set.start(end_sequence) - set.start(begin_sequence), last_token = pin.epochs * epoch_tokens - 1;
+  const int64_t windows = last_token / seq_len + (partial && last_token % seq_len != 0);
   out.documents.reserve(static_cast<size_t>(pin.epochs * (end_sequence - begin_sequence)));
   const int64_t last = pin.separate_last_epoch ? 1 : 0;
   append_shuffled_epochs(out.documents, begin_sequence, end_sequence, pin.epochs - last, random);
   if (last == 1) append_shuffled_epochs(out.documents, begin_sequence, end_sequence, 1, random);
 
-  out.starts.reserve(static_cast<size_t>(windows) + 1);
-  uint32_t document = 0;
-  int64_t offset = 0;
-  out.starts.push_back({0, 0});
-  for (int64_t window = 0; window < windows; ++window) {
-    offset += seq_len;
-    for (int64_t length = set.length(out.documents[document]); offset >= length; length = set.length(out.documents[document])) {
-      offset -= length;
-      ++document;
-    }
-    out.starts.push_back({document, static_cast<int32_t>(offset)});
-  }
+  out.starts = window_starts(set, out.documents, seq_len, windows);
 
   out.shuffle.resize(static_cast<size_t>(windows));
   for (size_t i = 0; i < out.shuffle.size(); ++i) out.shuffle[i] = static_cast<uint32_t>(i);
@@ -116,10 +127,9 @@ SampleIndices build_sample_indices(const IndexedDataset& set, int64_t begin_sequ
   return out;
 }
 
-GptDataset::GptDataset(const IndexedDataset& set, int64_t begin_sequence, int64_t end_sequence, int64_t seq_len, std::optional<int64_t> samples,
-    uint64_t seed,
-                       std::optional<SamplerPin> pin, std::string label)
-    : set_(&set), begin_(begin_sequence), end_(end_sequence), seq_len_(seq_len), seed_(seed), label_(std::move(label)) {
+GptDataset::GptDataset(const TokenSource& set, int64_t begin_sequence, int64_t end_sequence, int64_t seq_len, std::optional<int64_t> samples,
+    uint64_t seed, std::optional<SamplerPin> pin, std::string label, bool partial)
+    : set_(&set), begin_(begin_sequence), end_(end_sequence), seq_len_(seq_len), seed_(seed), label_(std::move(label)), partial_(partial) {
   OCTET_CHECK(0 <= begin_ && begin_ <= end_ && end_ <= set.sequences(), "sequences [{}, {}) of {}", begin_, end_, set.sequences());
   OCTET_CHECK(seq_len_ >= 1 && seq_len_ < std::numeric_limits<int32_t>::max(), "sequence length {}", seq_len_);
   OCTET_CHECK(!samples || *samples >= 0, "{} samples", *samples);
@@ -132,9 +142,9 @@ GptDataset::GptDataset(const IndexedDataset& set, int64_t begin_sequence, int64_
     throw Error(ExitCode::data, fmt::format("the {} split is empty: it has 0 of the {} sequences", label_, set.sequences()), set.prefix(),
                 "change data.split or give a corpus of more documents");
   }
-  if (epoch_tokens_ < seq_len_ + 1) {
+  if (const int64_t least = partial_ ? 2 : seq_len_ + 1; epoch_tokens_ < least) {
     throw Error(ExitCode::data, fmt::format("the {} split has {} tokens, but one sample of seq_len {} needs {}", label_, epoch_tokens_, seq_len_,
-        seq_len_ + 1), set.prefix(),
+        least), set.prefix(),
                 "use a larger corpus, another data.split or a smaller data.seq_len");
   }
   pin_ = pin ? *pin : sampler_pin(epoch_tokens_, seq_len_, samples);
@@ -151,57 +161,79 @@ GptDataset::GptDataset(const IndexedDataset& set, int64_t begin_sequence, int64_
     throw Error(ExitCode::data, "a sampler of one epoch cannot have a separate last epoch", set.prefix(),
         "the saved sampler state is corrupt; use another checkpoint");
   }
-  block_samples_ = (stream - 1) / seq_len_;
+  block_samples_ = windows_of(stream);
 }
 
-int64_t GptDataset::locate(int64_t i) {
-  OCTET_CHECK(i >= 0, "sample {}", i);
-  const int64_t block = i / block_samples_;
-  if (block != block_) {
-    indices_ = {};  // released first, so that two blocks are never held at once
-    block_ = -1;
-    indices_ = build_sample_indices(*set_, begin_, end_, seq_len_, pin_, static_cast<uint32_t>(seed_ + static_cast<uint64_t>(block)));
-    block_ = block;
+void GptDataset::take_order(SampleIndices indices) {
+  OCTET_CHECK(static_cast<int64_t>(indices.documents.size()) % (end_ - begin_) == 0, "{} documents of a split of {}", indices.documents.size(), end_ - begin_);
+  pin_ = {static_cast<int64_t>(indices.documents.size()) / (end_ - begin_), false};
+  block_samples_ = static_cast<int64_t>(indices.shuffle.size());
+  const auto view = [](const auto& v) { return std::string_view(reinterpret_cast<const char*>(v.data()), v.size() * sizeof(v[0])); };
+  fingerprint_ = fnv1a64(view(indices.documents)) ^ (fnv1a64(view(indices.shuffle)) * 3);
+  taken_ = std::make_shared<const SampleIndices>(std::move(indices));
+}
+
+GptDataset::Block GptDataset::block(int64_t number) const {
+  if (taken_) {
+    if (number == 0) return taken_;
+    throw Error(ExitCode::data, fmt::format("the sample order taken over from an index cache has {} samples; the run wants more", block_samples_),
+        set_->prefix(), "make the cache for a longer run, or leave out index_cache");
   }
-  return indices_.shuffle[static_cast<size_t>(i % block_samples_)];
+  const std::lock_guard lock(mutex_);
+  if (held_[0].number == number) return held_[0].indices;
+  std::swap(held_[0], held_[1]);
+  if (held_[0].number == number) return held_[0].indices;
+  held_[0] = {};  // released before the next one is built
+  held_[0].indices = std::make_shared<const SampleIndices>(build_sample_indices(*set_, begin_, end_, seq_len_, pin_,
+      static_cast<uint32_t>(seed_ + static_cast<uint64_t>(number)), partial_));
+  held_[0].number = number;
+  return held_[0].indices;
 }
 
 template <class Visit>
-void GptDataset::each_segment(int64_t window, Visit&& visit) const {
-  const auto start = indices_.starts[static_cast<size_t>(window)];
+void GptDataset::each_segment(const SampleIndices& indices, int64_t i, Visit&& visit) const {
+  const auto start = indices.starts[indices.shuffle[static_cast<size_t>(i % block_samples_)]];
   size_t place = start.document;
   int64_t offset = start.offset;
-  for (int64_t left = seq_len_ + 1; left > 0;) {
-    const int64_t sequence = indices_.documents[place];
+  for (int64_t left = seq_len_ + 1; left > 0 && place < indices.documents.size(); ++place) {
+    const int64_t sequence = indices.documents[place];
     const int64_t count = std::min(left, set_->length(sequence) - offset);
     if (count > 0) visit(Segment{sequence, offset, count});
     left -= count;
     offset = 0;
-    ++place;
   }
 }
 
-void GptDataset::sample(int64_t i, int32_t* tokens) {
-  each_segment(locate(i), [&](const Segment& segment) {
-    set_->read(segment.sequence, segment.offset, segment.count, tokens);
-    tokens += segment.count;
+int64_t GptDataset::sample(int64_t i, int32_t* tokens) const {
+  OCTET_CHECK(i >= 0, "sample {}", i);
+  const Block indices = block(i / block_samples_);
+  int64_t count = 0;
+  each_segment(*indices, i, [&](const Segment& segment) {
+    set_->read(segment.sequence, segment.offset, segment.count, tokens + count);
+    count += segment.count;
   });
+  return count;
 }
 
-int64_t GptDataset::sample_id(int64_t i) {
-  const int64_t window = locate(i);
-  return i / block_samples_ * block_samples_ + window;
+int64_t GptDataset::sample_id(int64_t i) const {
+  OCTET_CHECK(i >= 0, "sample {}", i);
+  const int64_t number = i / block_samples_;
+  return number * block_samples_ + block(number)->shuffle[static_cast<size_t>(i % block_samples_)];
 }
 
-std::vector<GptDataset::Segment> GptDataset::segments(int64_t i) {
+std::vector<GptDataset::Segment> GptDataset::segments(int64_t i) const {
+  OCTET_CHECK(i >= 0, "sample {}", i);
+  const Block indices = block(i / block_samples_);
   std::vector<Segment> all;
-  each_segment(locate(i), [&](const Segment& segment) { all.push_back(segment); });
+  each_segment(*indices, i, [&](const Segment& segment) { all.push_back(segment); });
   return all;
 }
 
-void GptDataset::file_order_sample(int64_t w, int32_t* tokens) const {
+int64_t GptDataset::file_order_sample(int64_t w, int32_t* tokens) const {
   OCTET_CHECK(w >= 0 && w < file_order_size(), "window {} of {}", w, file_order_size());
-  set_->read_flat(file_order_position(w), seq_len_ + 1, tokens);
+  const int64_t count = std::min(seq_len_ + 1, epoch_tokens_ - w * seq_len_);
+  set_->read_flat(file_order_position(w), count, tokens);
+  return count;
 }
 
 }  // namespace octet::data

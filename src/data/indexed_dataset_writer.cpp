@@ -49,6 +49,7 @@ void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
     case TokenType::u16: append_as<uint16_t>(tokens); break;
     case TokenType::i32: append_as<int32_t>(tokens); break;
     case TokenType::i64: append_as<int64_t>(tokens); break;
+    case TokenType::u32: OCTET_CHECK(false, "an index has no code for uint32");
   }
   document_tokens_ += more;
   tokens_ += more;

@@ -5,7 +5,7 @@
 
 namespace octet::data {
 
-TokenHistogram token_histogram(const IndexedDataset& set) {
+TokenHistogram token_histogram(const TokenSource& set) {
   constexpr int64_t dense_ids = int64_t{1} << 20;  // a table for the ids of any real vocabulary, a map for strays
   std::vector<int64_t> dense;
   std::map<int64_t, int64_t> sparse;
@@ -39,6 +39,6 @@ double unigram_entropy(const TokenHistogram& histogram) {
   return sum;
 }
 
-double unigram_entropy(const IndexedDataset& set) { return unigram_entropy(token_histogram(set)); }
+double unigram_entropy(const TokenSource& set) { return unigram_entropy(token_histogram(set)); }
 
 }  // namespace octet::data

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/indexed_dataset.h"
+#include "data/token_source.h"
 
 namespace octet::data {
 
@@ -14,10 +14,10 @@ struct TokenHistogram {
 };
 
 // Reads the whole file.
-TokenHistogram token_histogram(const IndexedDataset& set);
+TokenHistogram token_histogram(const TokenSource& set);
 
 // -sum p ln p over the distinct ids, in nats a token: the loss of the best model that ignores context. 0 without tokens.
 double unigram_entropy(const TokenHistogram& histogram);
-double unigram_entropy(const IndexedDataset& set);
+double unigram_entropy(const TokenSource& set);
 
 }  // namespace octet::data

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "core/version.h"
 
 namespace octet {
@@ -36,6 +38,67 @@ T state_value(const nlohmann::json& state, const char* key, const std::filesyste
   }
 }
 
+// 64-bit fingerprints are texts: not every JSON reader keeps 64-bit numbers.
+std::string hash_text(uint64_t hash) { return fmt::format("{:016x}", hash); }
+
+std::optional<uint64_t> optional_hash(const nlohmann::json& state, const char* key, const std::filesystem::path& where) {
+  if (!state.contains(key)) return std::nullopt;
+  const auto text = state_value<std::string>(state, key, where);
+  uint64_t hash = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
+  if (error != std::errc() || end != text.data() + text.size()) throw Error(ExitCode::checkpoint, fmt::format("the state has no usable \"{}\"", key), where.string(), "resume from another checkpoint");
+  return hash;
+}
+
+nlohmann::json sources_json(const std::vector<SourceState>& sources) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const SourceState& s : sources) {
+    nlohmann::json j = {{"path", s.path},
+                        {"samples", s.samples},
+                        {"tokens", s.tokens},
+                        {"sampler", {{"epochs", s.sampler.epochs}, {"separate_last_epoch", s.sampler.separate_last_epoch}}}};
+    if (s.epoch_tokens) j["epoch_tokens"] = *s.epoch_tokens;
+    if (s.block_samples) j["block_samples"] = *s.block_samples;
+    if (s.index_cache) j["index_cache"] = hash_text(*s.index_cache);
+    if (s.weight) j["weight"] = *s.weight;
+    list.push_back(std::move(j));
+  }
+  return list;
+}
+
+nlohmann::json blend_json(const BlendState& b) {
+  nlohmann::json j = {{"samples", b.samples}};
+  if (b.cache) j["cache"] = hash_text(*b.cache);
+  return j;
+}
+
+template <class T>
+std::optional<T> optional_value(const nlohmann::json& state, const char* key, const std::filesystem::path& where) {
+  return state.contains(key) ? std::optional<T>(state_value<T>(state, key, where)) : std::nullopt;
+}
+
+// A checkpoint of before blends has one source, whose sampler stands beside it.
+std::vector<SourceState> read_sources(const Checkpoint& c) {
+  std::vector<SourceState> sources;
+  const auto list = state_value<std::vector<nlohmann::json>>(c.state(), "sources", c.path());
+  for (const nlohmann::json& j : list) {
+    SourceState s;
+    s.path = state_value<std::string>(j, "path", c.path());
+    s.samples = state_value<int64_t>(j, "samples", c.path());
+    s.tokens = state_value<int64_t>(j, "tokens", c.path());
+    const bool old = !j.contains("sampler") && list.size() == 1;
+    const auto sampler = state_value<nlohmann::json>(old ? c.state() : j, "sampler", c.path());
+    s.sampler.epochs = state_value<int64_t>(sampler, "epochs", c.path());
+    s.sampler.separate_last_epoch = state_value<bool>(sampler, "separate_last_epoch", c.path());
+    s.epoch_tokens = optional_value<int64_t>(j, "epoch_tokens", c.path());
+    s.block_samples = optional_value<int64_t>(j, "block_samples", c.path());
+    s.index_cache = optional_hash(j, "index_cache", c.path());
+    s.weight = optional_value<double>(j, "weight", c.path());
+    sources.push_back(std::move(s));
+  }
+  return sources;
+}
+
 // Length of the amax histories the checkpoint holds, 0 without any.
 int64_t saved_history_length(const Checkpoint& c) {
   if (!c.state().contains("fp8")) return 0;
@@ -60,12 +123,12 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int
                           {"step", s.step},
                           {"samples", s.samples},
                           {"tokens", s.tokens},
-                          {"sources", nlohmann::json::array({{{"path", s.data_path}, {"samples", s.samples}, {"tokens", s.tokens}}})},
+                          {"sources", sources_json(s.sources)},
+                          {"blend", blend_json(s.blend)},
                           {"optimizer_updates", engine.updates()},
                           {"skipped_steps", s.skipped_steps},
                           {"nonfinite_elements", s.nonfinite_elements},
                           {"quantized_elements", quantized},
-                          {"sampler", {{"epochs", s.sampler.epochs}, {"separate_last_epoch", s.sampler.separate_last_epoch}}},
                           {"config", resolved}};
   if (quant.has_state()) {
     state["fp8"] = {{"sites", quant.site_names()}, {"amax_history_len", quant.history_length()}};
@@ -85,10 +148,15 @@ RunState read_state(const Checkpoint& c) {
   s.tokens = state_value<int64_t>(c.state(), "tokens", c.path());
   s.skipped_steps = state_value<int64_t>(c.state(), "skipped_steps", c.path());
   s.nonfinite_elements = state_value<int64_t>(c.state(), "nonfinite_elements", c.path());
-  const auto sampler = state_value<nlohmann::json>(c.state(), "sampler", c.path());
-  s.sampler.epochs = state_value<int64_t>(sampler, "epochs", c.path());
-  s.sampler.separate_last_epoch = state_value<bool>(sampler, "separate_last_epoch", c.path());
-  if (s.samples < 0 || s.tokens < 0 || s.sampler.epochs < 1) throw Error(ExitCode::checkpoint, "the state has impossible counters", c.path().string(), "resume from another checkpoint");
+  s.sources = read_sources(c);
+  if (c.state().contains("blend")) {
+    const auto blend = state_value<nlohmann::json>(c.state(), "blend", c.path());
+    s.blend.samples = state_value<int64_t>(blend, "samples", c.path());
+    s.blend.cache = optional_hash(blend, "cache", c.path());
+  }
+  bool possible = s.samples >= 0 && s.tokens >= 0 && s.blend.samples >= 0 && !s.sources.empty();
+  for (const SourceState& source : s.sources) possible = possible && source.samples >= 0 && source.tokens >= 0 && source.sampler.epochs >= 1;
+  if (!possible) throw Error(ExitCode::checkpoint, "the state has impossible counters", c.path().string(), "resume from another checkpoint");
   return s;
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "checkpoint/store.h"
-#include "data/gpt_dataset.h"
 #include "train/engine.h"
+#include "train/session.h"
 
 namespace octet {
 
@@ -18,8 +18,8 @@ struct RunState {
   int64_t step = 0;              // finished steps
   int64_t samples = 0, tokens = 0;
   int64_t skipped_steps = 0, nonfinite_elements = 0;
-  std::string data_path;         // of the one training source `samples` counts
-  data::SamplerPin sampler;
+  std::vector<SourceState> sources;  // `samples` and `tokens` by source
+  BlendState blend;
 };
 
 std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int64_t keep_last, Engine& engine, const RunState& state, const nlohmann::json& resolved);

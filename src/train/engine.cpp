@@ -62,7 +62,8 @@ void Engine::plan(const std::string& dump_modules) {
   plan_.scratch = scratch.high_water_bytes();
   // Four 32-bit numbers a token (data/loader.h), for each step read ahead, the one in use and the one being filled.
   const int64_t per_step = config_.batch.global / config_.batch.micro, ahead = (config_.data.prefetch + per_step - 1) / per_step + 1;
-  const int64_t validation = config_.eval.interval > 0 ? config_.eval.samples : 0;
+  const int64_t sets = std::max<int64_t>(1, static_cast<int64_t>(config_.data.valid.size()));
+  const int64_t validation = config_.eval.interval > 0 ? sets * config_.eval.samples : 0;
   plan_.batches = static_cast<size_t>((ahead * config_.batch.global + validation) * config_.data.seq_len) * 4 * sizeof(int32_t);
 }
 

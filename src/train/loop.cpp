@@ -80,6 +80,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
     Span read(tracer_.get(), "read batch", "");
     return loader.next();
   }();
+  const double data_seconds = seconds_since(begin);
   std::unique_ptr<Dump> dump;
   if (dump_request_ && dump_request_->step == number) dump = std::make_unique<Dump>(dump_request_->modules);
   watchdog_.begin(number, "the training step", patience);
@@ -90,7 +91,11 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   state_.step = number;
   state_.samples += config_.batch.global;
   state_.tokens += config_.batch.global * config_.data.seq_len;
-  record(result, batch, seconds);
+  for (size_t k = 0; k < state_.sources.size(); ++k) {
+    state_.sources[k].samples += batch.source_samples[k];
+    state_.sources[k].tokens += batch.source_samples[k] * config_.data.seq_len;
+  }
+  record(result, batch, seconds, data_seconds);
   if (dump) {
     Span write(tracer_.get(), "write dump", "");
     const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name, config_.run.cpu_gemm, config_.model.tie_word_embeddings);
@@ -104,7 +109,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   }
 }
 
-void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double seconds) {
+void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double seconds, double data_seconds) {
   Span span(tracer_.get(), "log", "");
   const auto tokens = static_cast<double>(config_.batch.global * config_.data.seq_len);
   TrainRecord record;
@@ -117,7 +122,7 @@ void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double
   record.step_ms = seconds * 1e3;
   record.skipped = r.skipped;
   const double mfu = flops_per_token_ * record.tokens_per_s / peak_flops_;
-  nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"mfu_causal", mfu}};
+  nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"mfu_causal", mfu}, {"data_ms", data_seconds * 1e3}, {"sample_hash", fmt::format("{:016x}", data::sample_hash(batch))}};
   if (config_.optim.z_loss > 0) extra["z_loss"] = r.z_loss;
   if (r.skipped) extra["skipped"] = true;
   metrics_.train(record, extra);
@@ -167,11 +172,18 @@ void TrainLoop::validate() {
   validated_step_ = state_.step;
   Span span(tracer_.get(), "validation", "");
   watchdog_.begin(state_.step, "validation", long_phase_s);
-  const double loss = engine_.evaluate(data_.validation());
+  nlohmann::json extra = nlohmann::json::object();
+  std::vector<std::pair<std::string, double>> losses;   // the first set is the one comparisons use
+  for (const ValidationSet& set : data_.validation()) {
+    watchdog_.begin(state_.step, "validation", long_phase_s);
+    losses.emplace_back(set.name, engine_.evaluate(set.batches));
+    if (!config_.data.valid.empty()) extra["sets"][set.name] = losses.back().second;
+  }
   watchdog_.idle();
-  metrics_.valid(state_.step, state_.tokens, loss);
-  console_.valid(state_.step, loss);
-  if (tensorboard_) tensorboard_->valid(state_.step, state_.tokens, loss);
+  metrics_.valid(state_.step, state_.tokens, losses.front().second, extra);
+  const bool named = !config_.data.valid.empty();
+  for (const auto& [set, loss] : losses) console_.valid(state_.step, loss, named ? set : std::string());
+  if (tensorboard_) tensorboard_->valid(state_.step, state_.tokens, losses.front().second, named ? std::span(losses) : std::span<const std::pair<std::string, double>>());
 }
 
 void TrainLoop::save() {
@@ -184,7 +196,17 @@ void TrainLoop::save() {
   const auto path = save_run(run_dir_.checkpoints_dir(), config_.ckpt.keep_last, engine_, state_, resolved_);
   watchdog_.idle();
   saved_step_ = state_.step;
-  metrics_.event("checkpoint", {{"step", state_.step}, {"path", path.string()}, {"seconds", seconds_since(begin)}});
+  metrics_.event("checkpoint", {{"step", state_.step}, {"path", path.string()}, {"seconds", seconds_since(begin)}, {"sources", source_counters()}});
+}
+
+nlohmann::json TrainLoop::source_counters() const {
+  nlohmann::json list = nlohmann::json::array();
+  for (size_t k = 0; k < state_.sources.size(); ++k) {
+    const SourceState& s = state_.sources[k];
+    const double epochs = static_cast<double>(s.tokens) / static_cast<double>(data_.train(k).tokens_per_epoch());
+    list.push_back({{"path", s.path}, {"samples", s.samples}, {"tokens", s.tokens}, {"epochs", epochs}});
+  }
+  return list;
 }
 
 void TrainLoop::start_trace(int64_t step) {
@@ -216,6 +238,7 @@ void TrainLoop::finish(ExitCode code) {
   metrics_.event("summary", {{"step", state_.step},
                              {"tokens", state_.tokens},
                              {"quantized", quantized},
+                             {"sources", source_counters()},
                              {"skipped_steps", state_.skipped_steps},
                              {"nonfinite_elements", state_.nonfinite_elements},
                              {"exit_code", static_cast<int>(code)}});

@@ -29,10 +29,12 @@ class TrainLoop {
 
  private:
   void one_step(data::StepLoader& loader);
-  void record(const StepResult& result, const data::StepBatch& batch, double seconds);
+  // data_seconds: of `seconds`, spent waiting for the batch.
+  void record(const StepResult& result, const data::StepBatch& batch, double seconds, double data_seconds);
   void record_health(const std::vector<QuantRegistry::HealthEntry>& health);
   void note_skipped(const StepResult& result);
   void validate();
+  nlohmann::json source_counters() const;
   void save();
   void finish(ExitCode code);
   // log.profile: spans from step profile_start up to profile_end, then RUN/trace.json.

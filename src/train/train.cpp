@@ -40,8 +40,12 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
   const int64_t per_step = c.batch.global * c.data.seq_len;
   std::string text = fmt::format("octet {} | recipe {} | {} parameters | CPU, {} threads | gemm {}\n", version, r.name, human_count(static_cast<double>(parameter_count(c.model))),
                                  engine.pool().threads(), c.run.cpu_gemm);
-  text += fmt::format("data: {} ({} tokens, {} epochs of the training split) | {} steps of {} tokens ({} micro-batches of {} x {})\n", c.data.train.front().path, data.set().tokens(),
-                      data.train().epochs(), c.run.steps, per_step, c.batch.global / c.batch.micro, c.batch.micro, c.data.seq_len);
+  for (size_t k = 0; k < data.sources(); ++k) {
+    const data::GptDataset& source = data.train(k);
+    text += fmt::format("data: {} ({} tokens, {} epochs of the training split)", c.data.train[k].path, source.set().tokens(), source.epochs());
+    text += data.sources() > 1 ? fmt::format(" | {:.2f} % of the samples\n", 100 * data.share(k)) : " | ";
+  }
+  text += fmt::format("{} steps of {} tokens ({} micro-batches of {} x {})\n", c.run.steps, per_step, c.batch.global / c.batch.micro, c.batch.micro, c.data.seq_len);
   if (!r.emulation().empty()) text += fmt::format("emulation: {}; products of exactly decoded operands stand in for it\n", r.emulation());
   if (c.precision.calibration_steps > 0) text += fmt::format("calibration: the first {} steps collect magnitudes\n", c.precision.calibration_steps);
   if (r.uses(Scaling::delayed)) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);
@@ -154,9 +158,10 @@ std::string dump_modules(const RunConfig& config, const TrainOptions& options) {
 }
 
 ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
-  DataSession data(config, std::nullopt);
+  DataSession data(config);
   Engine engine(config, Engine::Memory::plan_only, dump_modules(config, options));
   fmt::print("{}{}", banner(config, engine, data), memory_table(engine.memory()));
+  for (const std::string& note : data.notes()) fmt::print("warning: {}\n", note);
   for (const std::string& note : engine.model().precision().base().notes) fmt::print("warning: {}\n", note);
   fmt::print("FLOPs a token (model_causal): {}\n", human_count(flops_per_token(config.model, config.data.seq_len)));
   return ExitCode::ok;
@@ -186,9 +191,10 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
       start.initial = Checkpoint::open(resolve_checkpoint(options.init_from, start.notes));
     }
   }
-  DataSession data(config, start.checkpoint ? std::optional(start.state.sampler) : std::nullopt);
-  start.state.data_path = config.data.train.front().path;
-  start.state.sampler = data.train().pin();
+  DataSession data(config, start.checkpoint ? &start.state.sources : nullptr, start.checkpoint ? &start.state.blend : nullptr, start.state.samples);
+  start.state.sources = data.states();
+  start.state.blend = data.blend_state();
+  start.notes.insert(start.notes.end(), data.notes().begin(), data.notes().end());
   Engine engine(config, Engine::Memory::plain, dump_modules(config, options));
   if (start.checkpoint) {
     for (std::string& note : restore_run(*start.checkpoint, engine)) start.notes.push_back(std::move(note));

@@ -69,12 +69,22 @@ TEST(Validate, Model) {
 
 TEST(Validate, Data) {
   EXPECT_EQ(validate_error(R"({"data": {"train": []}})"), "data.train: the list is empty (name token files: --data-path PREFIX)");
-  EXPECT_EQ(validate_error(R"({"data": {"train": [{"path": "a"}, {"path": "b"}]}})"),
-            "data.train: 2 sources, but this version trains on exactly one (blends are not supported yet: build one file with "
-            "`octet data build --input A B ...`)");
+  EXPECT_NO_THROW(validated(patched(R"({"data": {"train": [{"path": "a"}, {"path": "b"}]}})")));
+  EXPECT_NO_THROW(validated(patched(R"({"data": {"train": [{"path": "a", "weight": 1}, {"path": "b", "weight": 3}]}})")));
+  EXPECT_EQ(validate_error(R"({"data": {"train": [{"path": "a", "weight": 1}, {"path": "b"}]}})"),
+            "data.train.1.weight: is absent, but given for the first source (give a weight for every source, or for none: then their sizes count)");
+  EXPECT_EQ(validate_error(R"({"data": {"train": [{"path": "a"}, {"path": "b"}, {"path": "c", "weight": 1}]}})"),
+            "data.train.2.weight: is given, but not for the first source (give a weight for every source, or for none: then their sizes count)");
+  EXPECT_EQ(validate_error(R"({"data": {"train": [{"path": "a"}], "blend_cache": "c"}})"),
+            "data.blend_cache: is given, but data.train has one source (list the sources of the cached blend, in its order)");
+  EXPECT_EQ(validate_error(R"({"data": {"valid": [{"name": "w", "path": "a"}, {"name": "w", "path": "b"}]}})"),
+            "data.valid.1.name: \"w\" is the name of two sets (rename one)");
+  EXPECT_NO_THROW(validated(patched(R"({"data": {"split": "100,0,0", "valid": [{"name": "w", "path": "a"}]}, "eval": {"interval": 10}})")));
+  EXPECT_EQ(validate_error(R"({"data": {"pad_id": 257}})"),
+            "data.pad_id: 257 is not a token id of a vocabulary of 257 (set it to the tokenizer's padding id, or leave it out)");
   EXPECT_EQ(validate_error(R"({"data": {"split": "100,0,0"}, "eval": {"interval": 10}})"),
             "eval.interval: validation every 10 steps, but data.split \"100,0,0\" leaves no validation text "
-            "(use a split such as 99,1,0 or set eval.interval to 0)");
+            "(use a split such as 99,1,0, name sets in data.valid, or set eval.interval to 0)");
   EXPECT_EQ(validate_error(R"({"data": {"eod_id": 257, "document_mask": true}})"),
             "data.eod_id: 257 is not a token id of a vocabulary of 257 (set it to the tokenizer's end-of-document id)");
   EXPECT_NO_THROW(validated(patched(R"({"data": {"eod_id": 257}})")));

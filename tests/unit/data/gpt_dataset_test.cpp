@@ -234,6 +234,43 @@ TEST_F(Samples, ExactTokenCounts) {
   }
 }
 
+TEST_F(Samples, PartialWindowsEndWithTheStream) {
+  const auto set = reference();
+  // 21 tokens, S = 8: windows of 9, 9 and 5 tokens. Two epochs: 42 tokens, 5 whole windows and one of 2.
+  for (const auto& [samples, windows, last] : {std::tuple{std::optional<int64_t>(), 3, 5}, std::tuple{std::optional<int64_t>(4), 6, 2}}) {
+    const GptDataset pad(set, 0, 5, 8, samples, 1234, std::nullopt, "train", true), drop(set, 0, 5, 8, samples, 1234);
+    EXPECT_EQ(pad.pin(), drop.pin());
+    EXPECT_EQ(pad.size(), windows);
+    EXPECT_EQ(drop.size(), windows - 1);
+    const auto indices = build_sample_indices(set, 0, 5, 8, pad.pin(), 1234, true), whole = build_sample_indices(set, 0, 5, 8, pad.pin(), 1234);
+    EXPECT_EQ(indices.documents, whole.documents);
+    // As the reference with drop_last off: the walk stops at the last document's last token.
+    EXPECT_EQ(indices.starts.back().document, indices.documents.size() - 1);
+    EXPECT_EQ(indices.starts.back().offset, set.length(indices.documents.back()) - 1);
+    std::vector<int32_t> window(9);
+    std::multiset<int64_t> counts;
+    for (int64_t i = 0; i < pad.size(); ++i) counts.insert(pad.sample(i, window.data()));
+    EXPECT_EQ(counts.count(9), static_cast<size_t>(windows - 1));
+    EXPECT_EQ(counts.count(last), 1u);
+  }
+  // A stream without a rest has no partial window; one shorter than a window has nothing else.
+  EXPECT_EQ(GptDataset(set, 0, 5, 10, std::nullopt, 1, std::nullopt, "train", true).size(), 2);
+  const GptDataset tiny(set, 0, 1, 8, std::nullopt, 1, std::nullopt, "train", true);
+  std::vector<int32_t> window(9);
+  EXPECT_EQ(tiny.size(), 1);
+  EXPECT_EQ(tiny.sample(0, window.data()), 3);
+  EXPECT_EQ(tiny.file_order_sample(0, window.data()), 3);
+}
+
+TEST_F(Samples, FloatRoundingHazard) {
+  // Megatron's helper takes this ceil in float32 and is one too high or low (ECOSYSTEM.md 1.2); ours are integers.
+  for (const auto& [tokens, windows] : {std::pair{int64_t{17179869186}, int64_t{4194305}}, std::pair{int64_t{20000000011}, int64_t{4882813}}}) {
+    EXPECT_EQ((tokens - 1) / 4096 + ((tokens - 1) % 4096 != 0), windows);
+    EXPECT_EQ(sampler_pin(tokens, 4096, windows - 1), (SamplerPin{1, false}));
+    EXPECT_EQ(sampler_pin(tokens, 4096, windows).epochs, 2);
+  }
+}
+
 TEST_F(Samples, FileOrder) {
   const auto set = reference();
   GptDataset dataset(set, 1, 5, 4, std::nullopt, 1234);
