@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "report/crc32c.h"
 #include "report/run_collector.h"
 
 namespace octet::report {
@@ -280,23 +281,6 @@ class Steps {
 };
 
 }  // namespace
-
-uint32_t crc32c(std::string_view bytes) {
-  static constexpr auto table = [] {
-    std::array<uint32_t, 256> t{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t v = i;
-      for (int bit = 0; bit < 8; ++bit) v = v >> 1 ^ (v & 1 ? 0x82f63b78u : 0);  // the polynomial, reflected
-      t[i] = v;
-    }
-    return t;
-  }();
-  uint32_t crc = 0xffffffffu;
-  for (const char c : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<uint8_t>(c)) & 0xff];
-  return ~crc;
-}
-
-uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
 
 TensorboardScalars parse_tensorboard(std::istream& file, const std::string& where) {
   TensorboardScalars out;

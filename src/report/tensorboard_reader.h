@@ -16,10 +16,6 @@
 
 namespace octet::report {
 
-// CRC-32C of the bytes, and the form the records carry: rotated right by 15, plus a282ead8 hex.
-uint32_t crc32c(std::string_view bytes);
-uint32_t masked_crc32c(std::string_view bytes);
-
 enum class ScalarRole { loss, valid_loss, grad_norm, lr, tokens_per_s, step_ms, tokens };
 
 struct TensorboardScalar {

@@ -162,6 +162,7 @@ void TrainLoop::note_skipped(const StepResult& r) {
   metrics_.event("nonfinite", {{"step", state_.step}, {"tensor", r.offender}, {"elements", r.nonfinite}, {"consecutive", consecutive_skips_}});
   const bool given_up = consecutive_skips_ >= config_.guard.max_skipped;
   if (!options_.strict && !given_up) return;
+  end_trace();
   console_.finish();
   throw Error(ExitCode::non_finite, text + (given_up ? fmt::format(" ({} steps in a row)", consecutive_skips_) : ""), run_dir_.path().string(),
               given_up ? "lower the learning rate, or give the named module a wider recipe with precision.rules; the last checkpoint is from before" : "--strict makes this an error");

@@ -144,7 +144,7 @@ class ValidationSets(Sandbox):
             self.assertNotEqual(line["sets"]["far"], line["sets"]["near"])
         text = (run / "log.txt").read_text()
         for name in ("far", "near"):
-            self.assertIn(f"validation loss of {name}", text)
+            self.assertIn(f"validation loss {name} ", text)
         # A set is its file's first windows, whatever stands beside it.
         alone = self.train("alone", data={**data, "valid": data["valid"][1:]}, eval={"interval": 4, "samples": 6})
         self.assertEqual([line["sets"]["near"] for line in lines], [line["loss"] for line in records(alone, "valid")])
