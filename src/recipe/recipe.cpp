@@ -305,6 +305,10 @@ PrecisionPolicy::PrecisionPolicy(const PrecisionConfig& p, int64_t num_layers) :
     }
     rules_.emplace_back(rule.match, std::move(r));
   }
+  const auto stores = [](const Recipe& r) { return r.uses(Scaling::delayed) || r.uses(Scaling::fixed); };
+  if (p.calibration_steps > 0 && !stores(base_) && std::none_of(rules_.begin(), rules_.end(), [&](const auto& rule) { return stores(rule.second); })) {
+    base_.notes.push_back(fmt::format("precision.calibration_steps has no effect on recipe {}: it belongs to delayed and static scaling", base_.name));
+  }
   if (p.first_last_layers_bf16 < 0 || 2 * p.first_last_layers_bf16 > num_layers) {
     throw config_error(fmt::format("{} layers at each end of {} layers", p.first_last_layers_bf16, num_layers), "precision.first_last_layers_bf16", fmt::format("use 0 to {}", num_layers / 2));
   }

@@ -41,7 +41,8 @@ TEST(Shipped, ModelsRecipesAndRunsCompose) {
       }
     }
   }
-  EXPECT_EQ(recipes, (std::set<std::string>{"fp32", "bf16", "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "custom"}));
+  EXPECT_EQ(recipes, (std::set<std::string>{"fp32", "bf16", "delayed", "tensorwise", "static", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "mxfp6",
+                                             "nvfp4", "custom"}));
   for (const std::string& bench : files_in("bench")) EXPECT_GT(composed({bench}).batch.global, 0) << bench;
 }
 

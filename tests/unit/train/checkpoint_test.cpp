@@ -82,7 +82,7 @@ TEST_F(Checkpointing, AnotherRecipeStartsItsHistoryAnewAndSaysSo) {
   Engine to(delayed);
   const auto notes = restore_run(saved, to);
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("starts anew"), std::string::npos);
+  EXPECT_NE(notes[0].find("start anew"), std::string::npos);
   EXPECT_EQ(masters(to), masters(from));
 }
 
@@ -97,7 +97,7 @@ TEST_F(Checkpointing, HistoryOfAnotherLengthStartsAnewAndSaysSo) {
   Engine to(c);
   const auto notes = restore_run(saved, to);
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("starts anew"), std::string::npos);
+  EXPECT_NE(notes[0].find("start anew"), std::string::npos);
   EXPECT_EQ(to.quant().history_length(), 5);
 }
 
