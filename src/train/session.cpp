@@ -142,7 +142,9 @@ void DataSession::check_saved(const RunConfig& c, const std::vector<SourceState>
       other_data(where_of(k) + ".weight", fmt::format("is {}, but the run was started with {}", text(is.weight), text(was.weight)));
     }
   }
-  if (saved_blend.cache != blend_state_.cache) other_data(c.data.blend_cache.empty() ? "data.blend_cache" : c.data.blend_cache, "the blend's order is another than the checkpoint's");
+  if (saved_blend.cache != blend_state_.cache) {
+    other_data(c.data.blend_cache.empty() ? "data.blend_cache" : c.data.blend_cache, "the blend's order is another than the checkpoint's");
+  }
 }
 
 // Own orders never end. Those that were taken over must hold the whole run, which is found here and not in its middle.
