@@ -62,7 +62,7 @@ struct DataConfig {
   std::string blend_cache;            // DIR/HASH-BlendedDataset-train of a Megatron run
   std::string split = "99,1,0";       // train, valid, test shares, in sequences and file order (Megatron)
   int64_t seq_len = 0;
-  int64_t eod_id = 256;               // end-of-document token, used by the two options below (byte tokenizer: 256)
+  int64_t eod_id = 256;               // end-of-document token (byte tokenizer: 256): for the options below, and where files do not tell documents
   bool eod_mask_loss = false;         // no loss where the input token is EOD
   bool document_mask = false;         // attention stays within a document
   bool reset_position_ids = false;    // positions restart after EOD

@@ -71,7 +71,9 @@ void resolve_length(RunConfig& c) {
 void check_sources(const DataConfig& d) {
   constexpr size_t most_sources = 32766;   // Megatron's blends number them in 16 bits
   if (d.train.empty()) fail("data.train", "the list is empty", "name token files: --data-path PREFIX");
-  if (d.train.size() > most_sources) fail("data.train", fmt::format("has {} sources, more than {}", d.train.size(), most_sources), "join some with a pattern such as \"data/*\"");
+  if (d.train.size() > most_sources) {
+    fail("data.train", fmt::format("has {} sources, more than {}", d.train.size(), most_sources), "join some with a pattern such as \"data/*\"");
+  }
   for (size_t k = 1; k < d.train.size(); ++k) {
     if (d.train[k].weight.has_value() == d.train[0].weight.has_value()) continue;
     fail(fmt::format("data.train.{}.weight", k), d.train[k].weight ? "is given, but not for the first source" : "is absent, but given for the first source",
@@ -82,7 +84,8 @@ void check_sources(const DataConfig& d) {
   }
   for (size_t k = 0; k < d.valid.size(); ++k) {
     for (size_t i = 0; i < k; ++i) {
-      if (d.valid[i].name == d.valid[k].name) fail(fmt::format("data.valid.{}.name", k), fmt::format("\"{}\" is the name of two sets", printable(d.valid[k].name)), "rename one");
+      if (d.valid[i].name != d.valid[k].name) continue;
+      fail(fmt::format("data.valid.{}.name", k), fmt::format("\"{}\" is the name of two sets", printable(d.valid[k].name)), "rename one");
     }
   }
 }
@@ -100,7 +103,8 @@ void check_data(DataConfig& d, const RunConfig& c) {
          "set it to the tokenizer's end-of-document id");
   }
   if (d.pad_id && *d.pad_id >= c.model.vocab_size) {
-    fail("data.pad_id", fmt::format("{} is not a token id of a vocabulary of {}", *d.pad_id, c.model.vocab_size), "set it to the tokenizer's padding id, or leave it out");
+    fail("data.pad_id", fmt::format("{} is not a token id of a vocabulary of {}", *d.pad_id, c.model.vocab_size),
+         "set it to the tokenizer's padding id, or leave it out");
   }
   if (!d.seed) {
     if (c.run.seed > UINT32_MAX) {   // NumPy's generator, which the sample order follows, takes 32 bits

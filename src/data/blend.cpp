@@ -96,8 +96,6 @@ BlendOrder BlendOrder::recorded(std::vector<int16_t> source_of, int64_t sources)
   return order;
 }
 
-bool BlendOrder::ended() const { return (!sizes_.empty() || !recorded_.empty()) && !repeat_ && position_ >= pass_samples_; }
-
 int64_t BlendOrder::pick() const {
   if (!recorded_.empty()) return recorded_[static_cast<size_t>(position_)];
   const double i = static_cast<double>(std::max<int64_t>(pass_position_, 1));

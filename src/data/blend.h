@@ -41,7 +41,8 @@ class BlendOrder {
   int64_t sources() const { return static_cast<int64_t>(taken_.size()); }
   int64_t position() const { return position_; }                  // number of the next sample
   const std::vector<int64_t>& taken() const { return taken_; }    // samples of each source before it
-  bool ended() const;
+  bool ended() const { return ends_at() >= 0 && position_ >= ends_at(); }
+  int64_t ends_at() const { return (sizes_.empty() && recorded_.empty()) || repeat_ ? -1 : pass_samples_; }  // samples it has; -1: no end
   BlendPick next();
   void skip_to(int64_t position);                                 // not backwards
 

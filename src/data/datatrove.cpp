@@ -49,7 +49,9 @@ DatatroveMetadata parse_datatrove_metadata(const ByteReader& reader) {
 }
 
 TokenLayout parse_datatrove(const ByteReader& ds, const ByteReader& index, const std::optional<DatatroveMetadata>& metadata) {
-  if (index.bytes == 0 || index.bytes % 8 != 0) refuse_file(index.name, fmt::format("has {} bytes, not 8 for each of one or more documents", index.bytes), again);
+  if (index.bytes == 0 || index.bytes % 8 != 0) {
+    refuse_file(index.name, fmt::format("has {} bytes, not 8 for each of one or more documents", index.bytes), again);
+  }
   const auto documents = static_cast<int64_t>(index.bytes / 8);
   uint64_t last = 0;
   index.read_exact(index.bytes - 8, &last, 8);
@@ -63,17 +65,20 @@ TokenLayout parse_datatrove(const ByteReader& ds, const ByteReader& index, const
   if (last != tokens) refuse_file(index.name, fmt::format("ends at token {}, but {} has {} tokens", last, ds.name, tokens), again);
   layout.starts.reserve(static_cast<size_t>(documents) + 1);
   layout.document_ends.reserve(static_cast<size_t>(documents) + 1);
+  constexpr uint64_t longest = std::numeric_limits<int32_t>::max();
   each_value<uint64_t>(index, 0, documents, [&](int64_t i, uint64_t end) {
     const auto begin = static_cast<uint64_t>(layout.tokens());
     if (end < begin || end > tokens) refuse_file(index.name, fmt::format("document {} ends at token {}, outside [{}, {}]", i, end, begin, tokens), again);
-    if (end - begin > static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) refuse_file(index.name, fmt::format("document {} has 2^31 tokens or more", i), again);
+    if (end - begin > longest) refuse_file(index.name, fmt::format("document {} has 2^31 tokens or more", i), again);
     layout.add_document(static_cast<int64_t>(end - begin));
   });
   return layout;
 }
 
 void check_datatrove_loss(const ByteReader& loss, int64_t tokens) {
-  if (loss.bytes != static_cast<uint64_t>(tokens)) refuse_file(loss.name, fmt::format("has {} bytes, not one for each of the {} tokens", loss.bytes, tokens), again);
+  if (loss.bytes != static_cast<uint64_t>(tokens)) {
+    refuse_file(loss.name, fmt::format("has {} bytes, not one for each of the {} tokens", loss.bytes, tokens), again);
+  }
   each_value<uint8_t>(loss, 0, tokens, [&](int64_t i, uint8_t value) {
     if (value == 1) return;
     refuse_file(loss.name, fmt::format("masks the loss of token {} (byte {}), and masks by token are not supported", i, static_cast<int>(value)),
@@ -83,7 +88,8 @@ void check_datatrove_loss(const ByteReader& loss, int64_t tokens) {
 
 File open_datatrove(const std::string& path, TokenLayout& layout) {
   File tokens = File::open_for_read(path, ExitCode::data, "give the path of the .ds file");
-  const File index = File::open_for_read(path + ".index", ExitCode::data, fmt::format("{} needs its index of documents beside it; or set format raw_u16 or raw_u32", path));
+  const File index = File::open_for_read(path + ".index", ExitCode::data,
+      fmt::format("{} needs its index of documents beside it; or set format raw_u16 or raw_u32", path));
   std::optional<DatatroveMetadata> metadata;
   std::error_code unreadable;
   if (std::filesystem::exists(path + ".metadata", unreadable)) {

@@ -25,7 +25,9 @@ TokenLayout parse_llmc(const ByteReader& reader, int64_t eod_id) {
   std::array<int32_t, 3> header{};   // magic, version, tokens
   reader.read_exact(0, header.data(), sizeof(header));
   const auto [magic, version, count] = header;
-  if (magic == magic_eval) refuse_file(reader.name, "is an llm.c evaluation file (multiple choice), no text to train on", "give a file of its train or val split");
+  if (magic == magic_eval) {
+    refuse_file(reader.name, "is an llm.c evaluation file (multiple choice), no text to train on", "give a file of its train or val split");
+  }
   if (magic != magic_u16 && magic != magic_u32) {
     refuse_file(reader.name, fmt::format("is no llm.c token file (magic {}, not {} or {})", magic, magic_u16, magic_u32), "check the path and the format");
   }
@@ -35,7 +37,8 @@ TokenLayout parse_llmc(const ByteReader& reader, int64_t eod_id) {
   const TokenType type = magic == magic_u16 ? TokenType::u16 : TokenType::u32;
   const uint64_t expected = header_bytes + static_cast<uint64_t>(count) * static_cast<uint64_t>(size_bytes(type));
   if (reader.bytes != expected) {
-    refuse_file(reader.name, fmt::format("has {} bytes, but its header announces {} tokens of {} = {} bytes", reader.bytes, count, name(type), expected), again);
+    refuse_file(reader.name, fmt::format("has {} bytes, but its header announces {} tokens of {} = {} bytes", reader.bytes, count, name(type), expected),
+        again);
   }
   return find_documents(reader, type, header_bytes, count, eod_id);
 }

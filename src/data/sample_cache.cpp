@@ -67,7 +67,9 @@ SampleIndices parse_sample_cache(const ByteReader& documents, const ByteReader& 
   const int64_t epochs = static_cast<int64_t>(out.documents.size()) / (end_sequence - begin_sequence);
   const int64_t epoch_tokens = set.start(end_sequence) - set.start(begin_sequence);
   int64_t stream = 0;
-  if (__builtin_mul_overflow(epochs, epoch_tokens, &stream) || stream < 2) refuse_file(documents.name, fmt::format("makes a stream of {} epochs of {} tokens", epochs, epoch_tokens), other_run);
+  if (__builtin_mul_overflow(epochs, epoch_tokens, &stream) || stream < 2) {
+    refuse_file(documents.name, fmt::format("makes a stream of {} epochs of {} tokens", epochs, epoch_tokens), other_run);
+  }
   const int64_t windows = (stream - 1) / seq_len + (partial && (stream - 1) % seq_len != 0);
   const NpyHeader header = array_of(starts, 2, {"<i4", "<i8"});
   if (header.shape[0] != windows + 1 || windows > (int64_t{1} << 32) - 3) {
@@ -85,20 +87,24 @@ SampleIndices parse_sample_cache(const ByteReader& documents, const ByteReader& 
 
 SampleIndices read_sample_cache(const std::string& prefix, const TokenSource& set, int64_t begin_sequence, int64_t end_sequence, int64_t seq_len,
     bool partial) {
-  const File documents = open_part(prefix, "-document_index.npy"), starts = open_part(prefix, "-sample_index.npy"), shuffle = open_part(prefix, "-shuffle_index.npy");
-  return parse_sample_cache(ByteReader::of(documents), ByteReader::of(starts), ByteReader::of(shuffle), set, begin_sequence, end_sequence, seq_len, partial);
+  const File documents = open_part(prefix, "-document_index.npy"), starts = open_part(prefix, "-sample_index.npy");
+  const File shuffle = open_part(prefix, "-shuffle_index.npy");
+  return parse_sample_cache(ByteReader::of(documents), ByteReader::of(starts), ByteReader::of(shuffle), set, begin_sequence, end_sequence, seq_len,
+      partial);
 }
 
 std::vector<int16_t> parse_blend_cache(const ByteReader& sources_of, const ByteReader& samples_of, int64_t sources) {
   const NpyHeader header = array_of(sources_of, 1, {"<i2"}), samples = array_of(samples_of, 1, {"<i8"});
   if (header.elements != samples.elements || header.elements == 0) {
-    refuse_file(samples_of.name, fmt::format("has {} samples, the dataset index has {}", samples.elements, header.elements), "give the files of one Megatron cache");
+    refuse_file(samples_of.name, fmt::format("has {} samples, the dataset index has {}", samples.elements, header.elements),
+        "give the files of one Megatron cache");
   }
   std::vector<int16_t> out;
   out.reserve(static_cast<size_t>(header.elements));
   each_npy_value(sources_of, header, [&](int64_t i, int64_t source) {
     if (source < 0 || source >= sources) {
-      refuse_file(sources_of.name, fmt::format("sample {} is of source {}, but data.train has {}", i, source, sources), "list the sources of the cached blend, in its order");
+      refuse_file(sources_of.name, fmt::format("sample {} is of source {}, but data.train has {}", i, source, sources),
+          "list the sources of the cached blend, in its order");
     }
     out.push_back(static_cast<int16_t>(source));
   });

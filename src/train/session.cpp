@@ -62,6 +62,7 @@ DataSession::DataSession(const RunConfig& c, const std::vector<SourceState>* sav
     }
   }
   if (c.eval.interval > 0) make_validation(c);
+  else if (!c.data.valid.empty()) notes_.push_back("data.valid is not used: eval.interval is 0");
 }
 
 const data::TokenSource& DataSession::open(const std::string& path, const std::string& format, const RunConfig& c) {
@@ -141,13 +142,19 @@ void DataSession::check_saved(const RunConfig& c, const std::vector<SourceState>
       other_data(where_of(k) + ".weight", fmt::format("is {}, but the run was started with {}", text(is.weight), text(was.weight)));
     }
   }
-  if (saved_blend.cache != blend_state_.cache) other_data(c.data.blend_cache.empty() ? "data.blend_cache" : c.data.blend_cache, "the blend's order is another than the checkpoint's");
+  if (saved_blend.cache != blend_state_.cache) {
+    other_data(c.data.blend_cache.empty() ? "data.blend_cache" : c.data.blend_cache, "the blend's order is another than the checkpoint's");
+  }
 }
 
 // Own orders never end. Those that were taken over must hold the whole run, which is found here and not in its middle.
 void DataSession::check_order(int64_t samples) const {
   if (!blend_state_.cache && std::none_of(states_.begin(), states_.end(), [](const SourceState& s) { return s.index_cache.has_value(); })) return;
   data::BlendOrder order = *order_;
+  if (order.ends_at() >= 0 && order.ends_at() < samples) {
+    throw Error(ExitCode::data, fmt::format("the blend cache has {} samples, the run needs {}: {} are missing", order.ends_at(), samples, samples - order.ends_at()),
+                "data.blend_cache", "make the cache for a longer run, lower run.steps, or leave out blend_cache");
+  }
   order.skip_to(samples);
   for (size_t k = 0; k < states_.size(); ++k) {
     const int64_t needed = order.taken()[k], size = train_[k]->size();
@@ -186,12 +193,12 @@ void DataSession::make_validation(const RunConfig& c) {
   validation_.push_back({"valid", data::window_batches(data::blended_windows(views, weights, c.eval.samples), options_)});
 }
 
-std::unique_ptr<data::StepLoader> DataSession::loader(int64_t first_sample) const {
+std::unique_ptr<data::StepLoader> DataSession::loader(int64_t first_sample, data::SampleReader reader) const {
   data::LoaderOptions o = options_;
   o.first_sample = first_sample;
   std::vector<const data::GptDataset*> sources;
   for (const auto& t : train_) sources.push_back(t.get());
-  return std::make_unique<data::StepLoader>(std::move(sources), *order_, o);
+  return std::make_unique<data::StepLoader>(std::move(sources), *order_, o, std::move(reader));
 }
 
 }  // namespace octet

@@ -52,8 +52,8 @@ class DataSession {
   // Nothing consumed yet, or as saved.
   const std::vector<SourceState>& states() const { return states_; }
   const BlendState& blend_state() const { return blend_state_; }
-  // A loader that goes on behind `first_sample` consumed samples.
-  std::unique_ptr<data::StepLoader> loader(int64_t first_sample) const;
+  // A loader that goes on behind `first_sample` consumed samples. reader: as StepLoader's.
+  std::unique_ptr<data::StepLoader> loader(int64_t first_sample, data::SampleReader reader = {}) const;
 
  private:
   void open_train(const RunConfig& c, const std::vector<SourceState>* saved);

@@ -113,7 +113,7 @@ class Caches(Sandbox):
         self.assertEqual(hashes(ours), hashes(mixed))
         # A longer run than the blend was made for.
         arguments = ["--config", self.config(data={"train": plain, "blend_cache": cache}, run={"steps": 9})]
-        self.assert_refused(DATA, "32 samples", arguments=arguments)
+        self.assert_refused(DATA, "data.blend_cache", "has 32 samples, the run needs 36: 4 are missing", arguments=arguments)
 
     def test_resume_needs_the_same_cache(self):
         data = {"train": [self.source(self.prefix, 80, "a")]}

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "data/indexed_dataset.h"
 #include "train/checkpointing.h"
@@ -85,6 +88,41 @@ TEST_F(Session, CountersThatContradictTheOrderAreRefused) {
     EXPECT_EQ(error.code, ExitCode::config);
     EXPECT_NE(std::string(error.what()).find("has read 11 samples"), std::string::npos) << error.what();
   }
+}
+
+// Real steps and reads of 50 ms a micro-batch: each step's wait for data, and the step with and without it, in medians.
+TEST_F(Session, SlowReadsDoNotSlowTheStep) {
+  RunConfig c = config();
+  c.data.prefetch = 16;   // 16 readers deliver a micro-batch every 3 ms, faster than one is computed here
+  c.model.hidden_size = 256;
+  c.model.intermediate_size = 512;
+  Engine engine(c);
+  const DataSession data(c);
+  using Clock = std::chrono::steady_clock;
+  const auto ms_since = [](Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); };
+  const auto run = [&](data::SampleReader reader, std::vector<double>& waits, std::vector<double>& steps) {
+    const auto loader = data.loader(0, std::move(reader));
+    for (int64_t s = 0; s < 24; ++s) {
+      const auto begin = Clock::now();
+      const auto& batch = loader->next();
+      if (s > 0) waits.push_back(ms_since(begin));
+      engine.step(batch, s);
+      if (s > 0) steps.push_back(ms_since(begin));
+    }
+    std::sort(waits.begin(), waits.end());
+    std::sort(steps.begin(), steps.end());
+  };
+  std::vector<double> fast_waits, fast_steps, slow_waits, slow_steps;
+  run({}, fast_waits, fast_steps);
+  run([&](const data::GptDataset& d, int64_t i, int32_t* out) {
+    if (i % c.batch.micro == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return d.sample(i, out);
+  }, slow_waits, slow_steps);
+  const auto median = [](const std::vector<double>& v) { return v[v.size() / 2]; };
+  RecordProperty("step_ms", std::to_string(median(fast_steps)) + " with fast, " + std::to_string(median(slow_steps)) + " with slow reads");
+  printf("step %.2f ms with fast, %.2f ms with slow reads; waiting %.3f and %.3f ms\n", median(fast_steps), median(slow_steps), median(fast_waits), median(slow_waits));
+  // The two medians may differ by what else the machine does; the wait is what reads could add.
+  EXPECT_LT(median(slow_waits), 0.1 * median(slow_steps));
 }
 
 TEST_F(Session, ReadersFollowThePrefetch) {
