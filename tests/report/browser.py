@@ -125,7 +125,8 @@ class Browser:
             message = self._message(deadline)
             if "method" in message:
                 self._note(message)
-        self.settle()
+        if script:
+            self.settle()
 
     def key(self, key, shift=False):
         text = key if len(key) == 1 else None

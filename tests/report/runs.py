@@ -87,7 +87,7 @@ def write_run(folder, recipe, seed=1, steps=200, gap=0.0, end_gap=None, layers=0
     return path
 
 
-def example(folder, layers=4, steps=200, hostile=True):
+def example(folder, layers=2, steps=200, hostile=True):
     """Three paired seeds of four recipes with statistics, one twin, a run with bad steps, a hostile name. Returns (runs, twins)."""
     runs = []
     for seed in (1, 2, 3):

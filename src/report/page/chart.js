@@ -20,7 +20,8 @@ class LineChart {
     this.svg = draw('svg', {class: 'plot', tabindex: 0, role: 'application', 'aria-roledescription': 'interactive line chart',
                             'aria-label': spec.title, 'aria-describedby': `cap-${spec.id} chart-hint`});
     this.tip = make('div', {class: 'tip', 'aria-hidden': 'true', hidden: true});
-    this.box = make('div', {class: 'live-plot'}, make('p', {class: 'plot-title'}, spec.title), this.svg, this.tip);
+    this.beyond = make('span', {class: 'soft'});
+    this.box = make('div', {class: 'live-plot'}, make('p', {class: 'plot-title'}, make('span', {}, spec.title), this.beyond), this.svg, this.tip);
     figure.prepend(this.box);
     figure.classList.add('live');
     this.listen();
@@ -35,9 +36,11 @@ class LineChart {
   fullDomain() {
     let low = Infinity, high = -Infinity;
     for (const line of this.lines) {
-      if (!line.x.length) continue;
-      low = Math.min(low, line.x[0]);
-      high = Math.max(high, line.x[line.x.length - 1]);
+      for (const xs of [line.x, line.valid ? line.valid.x : []]) {
+        if (!xs.length) continue;
+        low = Math.min(low, xs[0]);
+        high = Math.max(high, xs[xs.length - 1]);
+      }
     }
     if (!(low <= high)) return [0, 1];
     if (view.logX) return [Math.max(low, 1), Math.max(high, 2)];
@@ -46,21 +49,32 @@ class LineChart {
 
   domain() { return view.domain || this.fullDomain(); }
 
+  // Lines that end many margins away would flatten the others: they leave the picture, and a text says so.
+  within() {
+    const {guide} = this.spec, lines = this.visible();
+    if (guide === undefined) return lines;
+    const reach = 8 * Math.max(Math.abs(guide), 0.01), last = (line) => Math.abs(line.y.findLast(known) ?? 0);
+    const near = lines.filter((line) => last(line) <= reach);
+    return near.length ? near : lines;
+  }
+
   range(domain, log) {
-    const values = [], {percent, zero, guide} = this.spec;
-    for (const line of this.visible()) {
+    const values = [], {zero, guide} = this.spec;
+    // The first steps would flatten the rest of the whole view.
+    const whole = !view.domain && !log, start = whole ? domain[0] + 0.04 * (domain[1] - domain[0]) : domain[0];
+    for (const line of this.within()) {
       const from = Math.max(0, lowerBound(line.x, domain[0]) - 1), to = lowerBound(line.x, domain[1]);
-      for (let i = from; i <= to && i < line.x.length; ++i) if (known(line.y[i]) && (!log || line.y[i] > 0)) values.push(line.y[i]);
+      for (let i = from; i <= to && i < line.x.length; ++i) {
+        if (known(line.y[i]) && (!log || line.y[i] > 0) && (line.x[i] >= start || !whole)) values.push(line.y[i]);
+      }
       for (let i = 0; line.valid && i < line.valid.x.length; ++i) {
-        if (line.valid.x[i] >= domain[0] && line.valid.x[i] <= domain[1] && known(line.valid.y[i])) values.push(line.valid.y[i]);
+        if (line.valid.x[i] >= start && line.valid.x[i] <= domain[1] && known(line.valid.y[i])) values.push(line.valid.y[i]);
       }
     }
     if (!values.length) return log ? [1, 10] : [0, 1];
     values.sort((a, b) => a - b);
-    // The first steps would flatten the rest of the whole view.
-    const robust = !view.domain && !log && !this.spec.zero || (percent && !view.domain);
     const at = (q) => values[Math.round(q * (values.length - 1))];
-    let low = robust ? at(0.01) : values[0], high = robust ? at(0.95) : values[values.length - 1];
+    let low = whole ? at(0.002) : values[0], high = whole ? at(0.998) : values[values.length - 1];
     if (zero && !log) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
     if (guide !== undefined) [low, high] = [Math.min(low, guide), Math.max(high, guide)];
     if (log) return [low * (low / high) ** 0.05, high * (high / low) ** 0.05].map((v, i) => low === high ? low * (i ? 2 : 0.5) : v);
@@ -112,6 +126,7 @@ class LineChart {
   }
 
   guides() {
+    this.beyond.textContent = '';
     const out = [], {band, zero, guide} = this.spec, right = this.w - RIGHT;
     if (known(band)) {
       out.push(draw('rect', {class: 'band', x: LEFT, width: right - LEFT, y: this.y(band), height: this.y(-band) - this.y(band)}));
@@ -121,6 +136,11 @@ class LineChart {
       const y = this.y(guide);
       out.push(draw('line', {class: 'guide', x1: LEFT, x2: right, y1: y, y2: y}),
                draw('text', {class: 'tick', 'text-anchor': 'end', x: right - 4, y: y - 5}, `margin ${guide > 0 ? '+' : ''}${guide} %`));
+      const near = this.within(), far = this.visible().filter((line) => !near.includes(line));
+      if (far.length) {
+        const names = far.slice(0, 2).map((line) => `${line.label.slice(0, 24)} ${percentText(line.y.findLast(known))}`).join(', ');
+        this.beyond.textContent = `beyond this range: ${names}${far.length > 2 ? ', ...' : ''}`;
+      }
     }
     return out;
   }
@@ -159,7 +179,7 @@ class LineChart {
       flush();
       layer.append(draw('path', {class: `interval ${css}`, d}));
     }
-    if (line.raw && view.raw) layer.append(draw('path', {class: `raw ${css}`, d: this.path(line.x, line.raw)}));
+    if (line.raw && view.raw) layer.append(draw('path', {class: `raw ${css}`, opacity: Math.max(0.1, 0.4 / Math.sqrt(this.visible().length)), d: this.path(line.x, line.raw)}));
   }
 
   drawLine(layer, line) {
@@ -192,7 +212,7 @@ class LineChart {
     const lines = this.visible(), picked = this.chosen >= 0 && this.chosen < lines.length ? [lines[this.chosen]] : lines;
     return picked.map((line) => {
       const at = lowerBound(line.x, x), i = at > 0 && (at === line.x.length || x - line.x[at - 1] < line.x[at] - x) ? at - 1 : at;
-      const outside = !line.x.length || x < line.x[0] - 1e-9 && at > 0 || x > line.x[line.x.length - 1] * (1 + 1e-9);
+      const outside = !line.x.length || x > line.x[line.x.length - 1] * (1 + 1e-9);  // it ended before
       return {line, x: line.x[i], value: outside ? null : line.y[i], low: line.interval ? line.low[i] : null, high: line.interval ? line.high[i] : null};
     }).filter((v) => known(v.value)).sort((a, b) => a.value - b.value);
   }
