@@ -26,18 +26,18 @@ def main():
         page = browser.Browser()
         try:
             page.scheme("light")
-            page.size(1100)
+            page.size(1000)
             page.open(report)
-            page.screenshot(images / "report-light.png", "#verdict")
+            page.screenshot(images / "report-light.png", "header", "#verdict ul", ".forest-figure")
             page.js("document.querySelector('#health-role').value = 'dy'; document.querySelector('#health-role').dispatchEvent(new Event('change'))")
             page.settle()
-            page.screenshot(images / "report-health.png", "#health-map")
+            page.screenshot(images / "report-health.png", "#health-controls", ".heat-scroll")
             page.scheme("dark")
-            page.box("#fig-loss .plot")
-            left, top, width, height = page.box("#fig-loss .plot")
-            page.mouse("mouseMoved", left + 0.55 * width, top + height / 2)
+            page.js("document.querySelector('#fig-loss .plot').focus({preventScroll: true})")
+            for key in ("Home", *["ArrowRight"] * 12):
+                page.key(key)
             page.settle()
-            page.screenshot(images / "report-dark.png", "#fig-loss .live-plot")
+            page.screenshot(images / "report-dark.png", "#legend", "#controls", "#fig-loss .live-plot", padding=7)
             if page.complaints:
                 raise SystemExit(f"the page complains: {page.complaints}")
         finally:

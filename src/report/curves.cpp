@@ -73,7 +73,12 @@ Curve smoothed_gap_percent(const RunMetrics& run, const RunMetrics& baseline) {
   };
   fill(a, run);
   fill(b, baseline);
-  for (size_t i = 0, j = 0; i < a.x.size() && j < b.x.size();) {
+  const auto last_finite = [](const Curve& c) {
+    const auto it = std::find_if(c.y.rbegin(), c.y.rend(), [](double v) { return std::isfinite(v); });
+    return it == c.y.rend() ? -1.0 : c.x[static_cast<size_t>(c.y.rend() - it) - 1];
+  };
+  const double end = std::min(last_finite(a), last_finite(b));
+  for (size_t i = 0, j = 0; i < a.x.size() && j < b.x.size() && a.x[i] < end;) {
     if (a.x[i] == b.x[j] && !(std::isfinite(a.y[i]) && std::isfinite(b.y[j]))) a.y[i] = b.y[j] = kNan;
     const bool advance_run = a.x[i] <= b.x[j], advance_baseline = b.x[j] <= a.x[i];
     i += advance_run;

@@ -68,7 +68,7 @@ class Page(unittest.TestCase):
         self.assertGreater(self.js(f"document.querySelectorAll('{PLOT} path.valid').length"), 20)
         self.assertGreater(self.js("document.querySelectorAll('#fig-gap .plot path.interval').length"), 2)
         self.assertIn("margin +0.25 %", self.js("document.querySelector('#fig-gap .plot').textContent"))
-        self.assertRegex(self.js("document.querySelector('#events').innerText"), r"delayed-s2\s+30\s+nonfinite \(step skipped\)\s+consecutive 1, elements 12, tensor layers.1.mlp.down/dy")
+        self.assertRegex(self.js("document.querySelector('#events').innerText"), r"delayed-s2\s+90\s+nonfinite \(step skipped\)\s+consecutive 1, elements 12, tensor layers.1.mlp.down/dy")
         self.assertIn("precision.wgrad", self.js("document.querySelector('#config').innerText"))
         self.assertEqual(self.js("document.querySelectorAll('#speed tbody tr').length"), len(self.paths) + len(self.twins))
 
@@ -158,6 +158,8 @@ class Page(unittest.TestCase):
         self.page.settle()
         self.assertFalse(self.js("document.querySelector('#fig-loss .tip').hidden"))
         self.assertRegex(self.js("document.querySelector('#fig-loss .tip').innerText"), r"(?s)K tokens.*bf16 \(baseline\)\s+\d\.\d+")
+        tip, plot = (self.js(f"(() => {{ const b = document.querySelector('{e}').getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }})()") for e in ("#fig-loss .tip", PLOT))
+        self.assertTrue(plot[0] <= tip[0] and plot[1] <= tip[1] and tip[2] <= plot[2] and tip[3] <= plot[3], (tip, plot))
         self.page.mouse("mouseMoved", 2, 2)
         self.page.settle()
         self.assertTrue(self.js("document.querySelector('#fig-loss .tip').hidden"))

@@ -59,13 +59,15 @@ class LineChart {
   }
 
   range(domain, log) {
-    const values = [], {zero, guide} = this.spec;
+    const values = [], areas = [], {zero, guide} = this.spec;
     // The first steps would flatten the rest of the whole view.
     const whole = !view.domain && !log, start = whole ? domain[0] + 0.04 * (domain[1] - domain[0]) : domain[0];
     for (const line of this.within()) {
       const from = Math.max(0, lowerBound(line.x, domain[0]) - 1), to = lowerBound(line.x, domain[1]);
       for (let i = from; i <= to && i < line.x.length; ++i) {
         if (known(line.y[i]) && (!log || line.y[i] > 0) && (line.x[i] >= start || !whole)) values.push(line.y[i]);
+        if (line.x[i] < start || !(view.raw || line.interval)) continue;
+        for (const v of line.raw ? [line.raw[i]] : line.low ? [line.low[i], line.high[i]] : []) if (known(v) && (!log || v > 0)) areas.push(v);
       }
       for (let i = 0; line.valid && i < line.valid.x.length; ++i) {
         if (line.valid.x[i] >= start && line.valid.x[i] <= domain[1] && known(line.valid.y[i])) values.push(line.valid.y[i]);
@@ -75,6 +77,11 @@ class LineChart {
     values.sort((a, b) => a - b);
     const at = (q) => values[Math.round(q * (values.length - 1))];
     let low = whole ? at(0.002) : values[0], high = whole ? at(0.998) : values[values.length - 1];
+    if (areas.length) {  // most of what is faint, but no spike of it, is in the picture too
+      areas.sort((a, b) => a - b);
+      low = Math.min(low, areas[Math.round(0.03 * (areas.length - 1))]);
+      high = Math.max(high, areas[Math.round(0.97 * (areas.length - 1))]);
+    }
     if (zero && !log) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
     if (guide !== undefined) [low, high] = [Math.min(low, guide), Math.max(high, guide)];
     if (log) return [low * (low / high) ** 0.05, high * (high / low) ** 0.05].map((v, i) => low === high ? low * (i ? 2 : 0.5) : v);
@@ -104,7 +111,7 @@ class LineChart {
                                                'data-y-log': log, 'data-x-log': view.logX, 'data-unit': view.unit})) {
       this.svg.setAttribute(key, String(value));
     }
-    this.showCursor(view.cursor, false);
+    this.showCursor(view.cursor, this.hasTip);
   }
 
   axes() {
@@ -226,6 +233,7 @@ class LineChart {
     if (!this.cursor) return;
     this.cursor.replaceChildren();
     this.tip.hidden = true;
+    this.hasTip = withTip;
     const [low, high] = this.domain();
     if (x === null || x < low || x > high) return;
     const px = this.x(x), values = this.valuesAt(x);
@@ -242,7 +250,7 @@ class LineChart {
     this.tip.hidden = false;
     const tipWidth = this.tip.offsetWidth, place = px + 14 + tipWidth > this.w ? px - 14 - tipWidth : px + 14;
     this.tip.style.left = `${Math.max(0, Math.min(place, this.w - tipWidth))}px`;
-    this.tip.style.top = `${this.svg.offsetTop + TOP}px`;
+    this.tip.style.top = `${this.svg.getBoundingClientRect().top - this.box.getBoundingClientRect().top + TOP}px`;
   }
 
   whereText(x) { return `${view.unit === 'tokens' ? countText(x) : Math.round(x)} ${view.unit}`; }
