@@ -10,7 +10,7 @@ for argument in "$@"; do
     -h | --help)
       echo "usage: scripts/setup.sh [--tests]"
       echo "  Installs missing build packages with apt-get (root or passwordless sudo only when something is missing)."
-      echo "  --tests   also installs clang for the fuzz targets and makes .venv with the Python packages of tests/requirements.txt"
+      echo "  --tests   also installs clang for the fuzz targets, Chromium for the report's test, and makes .venv with tests/requirements.txt"
       exit 0 ;;
     *) usage_error "unknown argument '$argument'" ;;
   esac
@@ -40,6 +40,9 @@ missing_packages() {
     [ "$status" = installed ] || echo "$package"
   done
   python3 -c 'import venv, ensurepip' 2>/dev/null || echo python3-venv
+  if [ "$with_tests" = 1 ]; then
+    command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || echo chromium
+  fi
 }
 
 # apt CMD...: as root, or through sudo that asks for no password.

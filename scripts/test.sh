@@ -57,6 +57,7 @@ began=$SECONDS
 run_ctest
 run_unittest "Python references" tests/python
 run_unittest "command line" tests/cli
+run_unittest "report page" tests/report
 
 say "test: took $(minutes $((SECONDS - began)))"
 for part in "${broken[@]}"; do

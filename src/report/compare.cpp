@@ -220,7 +220,7 @@ Group make_group(const Candidates& candidates, const Runs& baselines, const Comp
   std::vector<Curve> gaps;
   for (const auto& [run, baseline] : pairs) {
     group.pairs.push_back(compare_pair(*run, *baseline, group.measure, options.divergence_percent));
-    gaps.push_back(relative_difference_percent(smoothed(*run, &TrainPoint::loss), smoothed(*baseline, &TrainPoint::loss)));
+    gaps.push_back(smoothed_gap_percent(*run, *baseline));
     note_run(*run, *baseline, group.pairs.back().tokens, notes);
   }
   group.config_differences = differences(*pairs.front().first, *pairs.front().second);

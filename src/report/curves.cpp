@@ -63,6 +63,32 @@ Curve relative_difference_percent(const Curve& run, const Curve& baseline) {
   return out;
 }
 
+Curve smoothed_gap_percent(const RunMetrics& run, const RunMetrics& baseline) {
+  Curve a, b;
+  const auto fill = [](Curve& out, const RunMetrics& from) {
+    for (const TrainPoint& p : from.train) {
+      out.x.push_back(static_cast<double>(p.tokens));
+      out.y.push_back(p.loss);
+    }
+  };
+  fill(a, run);
+  fill(b, baseline);
+  const auto last_finite = [](const Curve& c) {
+    const auto it = std::find_if(c.y.rbegin(), c.y.rend(), [](double v) { return std::isfinite(v); });
+    return it == c.y.rend() ? -1.0 : c.x[static_cast<size_t>(c.y.rend() - it) - 1];
+  };
+  const double end = std::min(last_finite(a), last_finite(b));
+  for (size_t i = 0, j = 0; i < a.x.size() && j < b.x.size() && a.x[i] < end;) {
+    if (a.x[i] == b.x[j] && !(std::isfinite(a.y[i]) && std::isfinite(b.y[j]))) a.y[i] = b.y[j] = kNan;
+    const bool advance_run = a.x[i] <= b.x[j], advance_baseline = b.x[j] <= a.x[i];
+    i += advance_run;
+    j += advance_baseline;
+  }
+  a.y = trailing_mean(a.y, smoothing_window(a.y.size()));
+  b.y = trailing_mean(b.y, smoothing_window(b.y.size()));
+  return relative_difference_percent(a, b);
+}
+
 Curve mean_curve(const std::vector<Curve>& curves, size_t points) {
   Curve out;
   if (curves.empty() || points == 0) return out;

@@ -32,6 +32,10 @@ size_t warm_up_steps(size_t steps);
 // 100 * (run - baseline) / baseline of the two curves, at the points of `run` inside the baseline's range.
 Curve relative_difference_percent(const Curve& run, const Curve& baseline);
 
+// The same of the smoothed training losses of two runs. A step whose loss is not finite in one run, and is later again, is left out of both:
+// else, while losses fall, the window without it would hold other steps than the baseline's.
+Curve smoothed_gap_percent(const RunMetrics& run, const RunMetrics& baseline);
+
 // Mean of curves at up to `points` evenly spaced points of the first curve, where all of them are defined. A point is NaN where one curve is.
 Curve mean_curve(const std::vector<Curve>& curves, size_t points);
 

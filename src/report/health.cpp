@@ -57,12 +57,14 @@ void Health::add_sites(const json& line, const std::string& where) {
 
 void Health::add_stats(const json& line, const std::string& where) {
   const auto step = line.find("step");
-  if (step == line.end() || !step->is_number_unsigned() || step->get<uint64_t>() > (uint64_t{1} << 53)) {
+  constexpr int64_t most = int64_t{1} << 53;
+  const bool whole = step != line.end() && step->is_number_integer() && !(step->is_number_unsigned() && step->get<uint64_t>() > uint64_t{most});
+  if (!whole || step->get<int64_t>() < 0 || step->get<int64_t>() > most) {
     bad(where, "\"step\" of the stats line is not a whole number between 0 and 2^53");
   }
   if (layouts_.empty()) bad(where, "a stats line without an event \"stats_sites\" before it");
   HealthColumn column;
-  column.step = static_cast<int64_t>(step->get<uint64_t>());
+  column.step = step->get<int64_t>();
   column.layout = layouts_.size() - 1;
   for (const HealthMetric metric : kHealthMetrics) {
     const auto list = line.find(health_key(metric));

@@ -91,8 +91,11 @@ const char* const kControls = R"html(<div id="controls" class="controls" role="g
 <label class="slider">Smoothing <input type="range" id="smoothing" min="0" max="1" value="0"><output id="smoothing-value" for="smoothing"></output></label>
 <button type="button" id="reset">Reset zoom</button>
 </div>
-<p class="soft hint" id="chart-hint" hidden>Drag across a chart to zoom, double-click to reset; the wheel zooms a chart that has the focus, or with Ctrl.
+<details class="hint" id="chart-help" hidden><summary>How to read and move the charts</summary>
+<p class="soft" id="chart-hint">Drag across a chart to zoom, double-click to reset; the wheel zooms a chart that has the focus, or with Ctrl.
 Keys in a chart: left and right move the line of values, with Shift the view; plus and minus zoom, up and down choose a line, 0 or Escape resets.</p>
+<p class="soft">Lines are means over the steps around each point; faint areas and lines are the raw values, or their range over seeds; crosses are steps without a finite loss or
+update; points are validations. Gaps are smoothed over the steps before, as the method below says.</p></details>
 )html";
 
 const char* const kHealthControls = R"html(<div id="health-controls" class="controls" role="group" aria-label="Heat map controls" hidden>

@@ -21,7 +21,8 @@ std::string loss_text(double loss) { return std::isfinite(loss) ? fmt::format("{
 std::string seed_text(const std::optional<uint64_t>& seed) { return seed ? std::to_string(*seed) : "-"; }
 std::string short_number(double v, bool percent = false) {
   if (!std::isfinite(v)) return "-";
-  return percent ? fmt::format("{:+.3f}", v) : fmt::format("{:.4g}", v);
+  if (percent) return fmt::format("{:+.3f}", v);
+  return std::abs(v) >= 1e4 && std::abs(v) < 1e15 ? human_count(v) : fmt::format("{:.4g}", v);
 }
 std::string cut(const std::string& text, size_t size) { return text.size() > size ? text.substr(0, size - 3) + "..." : text; }
 
@@ -46,7 +47,11 @@ std::string html_table(const std::string& caption, const std::vector<std::string
   const std::string more = rows.size() > kMaxRows ? fmt::format(" The first {} of {} rows.", kMaxRows, rows.size()) : std::string();
   std::string out = "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"" + e(cut(caption, 80)) +
                     "\"><table><caption class=\"soft left\">" + e(caption + more) + "</caption><thead><tr>";
-  for (size_t i = 0; i < head.size(); ++i) out += fmt::format("<th scope=\"col\"{}>{}</th>", i == 0 ? " class=\"left\"" : "", e(head[i]));
+  for (size_t i = 0; i < head.size(); ++i) {
+    const char* const css = rows.empty() || rows.front()[i].css == nullptr ? "" : rows.front()[i].css;
+    const bool left = i == 0 || std::string_view(css).starts_with("left");  // as the column below
+    out += fmt::format("<th scope=\"col\"{}>{}</th>", left ? " class=\"left\"" : "", e(head[i]));
+  }
   out += "</tr></thead><tbody>\n";
   for (size_t r = 0; r < std::min(rows.size(), kMaxRows); ++r) {
     out += "<tr>";

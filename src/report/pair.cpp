@@ -140,7 +140,7 @@ Pair compare_pair(const RunMetrics& run, const RunMetrics& baseline, Measure mea
   add_reason(pair.failure, bad_end(run));
   add_reason(pair.failure, short_end(run, baseline));
   pair.gap_percent = pair.failure.empty() ? gap : kInfinity;
-  const Curve curve = relative_difference_percent(smoothed(run, &TrainPoint::loss), smoothed(baseline, &TrainPoint::loss));
+  const Curve curve = smoothed_gap_percent(run, baseline);
   pair.max_abs_gap_percent = kNan;
   for (double y : curve.y) {
     if (std::isfinite(y)) pair.max_abs_gap_percent = std::fmax(pair.max_abs_gap_percent, std::abs(y));

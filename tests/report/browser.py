@@ -125,7 +125,8 @@ class Browser:
             message = self._message(deadline)
             if "method" in message:
                 self._note(message)
-        self.settle()
+        if script:
+            self.settle()
 
     def key(self, key, shift=False):
         text = key if len(key) == 1 else None
@@ -148,15 +149,11 @@ class Browser:
             self.mouse(kind, x, y, button="left", clickCount=1)
         self.settle()
 
-    def screenshot(self, path, selector=None, full=False):
-        clip = {}
-        if selector:
-            self.box(selector)
-            left, top, width, height = self.js(f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect(); return [b.left + scrollX, b.top + scrollY, b.width, b.height]; }})()")
-            clip = {"clip": {"x": left, "y": top, "width": width, "height": height, "scale": 1}, "captureBeyondViewport": True}
-        elif full:
-            clip = {"captureBeyondViewport": True}
-            height = self.js("document.documentElement.scrollHeight")
-            width = self.js("innerWidth")
-            clip["clip"] = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"]))
+    def screenshot(self, path, *selectors, padding=16):
+        """The smallest box that holds the elements, and what lies within `padding` pixels around it; without selectors the whole page."""
+        boxes = f"{json.dumps(selectors or ['html'])}.map((s) => document.querySelector(s).getBoundingClientRect())"
+        left, top, right, bottom = self.js(f"(() => {{ const b = {boxes}; return [Math.min(...b.map((e) => e.left)) + scrollX, Math.min(...b.map((e) => e.top)) + scrollY,"
+                                           " Math.max(...b.map((e) => e.right)) + scrollX, Math.max(...b.map((e) => e.bottom)) + scrollY]; })()")
+        left, top = max(0, left - padding), max(0, top - padding)
+        clip = {"x": left, "y": top, "width": right + padding - left, "height": bottom + padding - top, "scale": 1}
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)["data"]))

@@ -47,7 +47,7 @@ def stats_line(step, steps, places, rng):
         columns["saturation"].append(saturation)
         columns["sqnr_db"].append(sqnr)
         columns["cosine"].append(None if sqnr is None else 1 - 10 ** (-sqnr / 10) / 2)
-        columns["nonfinite"].append(3 if step == 30 and i == 4 else 0)
+        columns["nonfinite"].append(3 if step == 90 and i == 4 else 0)
     return {"kind": "stats", "step": step, **columns}
 
 
@@ -87,14 +87,14 @@ def write_run(folder, recipe, seed=1, steps=200, gap=0.0, end_gap=None, layers=0
     return path
 
 
-def example(folder, layers=4, steps=200, hostile=True):
+def example(folder, layers=2, steps=200, hostile=True):
     """Three paired seeds of four recipes with statistics, one twin, a run with bad steps, a hostile name. Returns (runs, twins)."""
     runs = []
     for seed in (1, 2, 3):
         d = 0.02 * (seed - 2)
         runs.append(write_run(folder, "bf16", seed, steps))
         runs.append(write_run(folder, "blockwise", seed, steps, gap=0.4, end_gap=0.07 + d, layers=layers if seed == 1 else 0, speed=11800, config={"precision.wgrad": "fp8"}))
-        runs.append(write_run(folder, "delayed", seed, steps, gap=0.5, end_gap=0.22 + 4 * d, speed=12400, layers=layers if seed == 1 else 0, bad_steps=(30, 31) if seed == 2 else ()))
+        runs.append(write_run(folder, "delayed", seed, steps, gap=0.5, end_gap=0.22 + 4 * d, speed=12400, layers=layers if seed == 1 else 0, bad_steps=(90, 91) if seed == 2 else ()))
         runs.append(write_run(folder, "harm_e2m1", seed, steps, gap=1.2, end_gap=3.4 + 3 * d, speed=12900))
     twins = [write_run(folder, "bf16", 1, steps, end_gap=0.03, name="twin-s1")]
     if hostile:

@@ -20,7 +20,8 @@ class LineChart {
     this.svg = draw('svg', {class: 'plot', tabindex: 0, role: 'application', 'aria-roledescription': 'interactive line chart',
                             'aria-label': spec.title, 'aria-describedby': `cap-${spec.id} chart-hint`});
     this.tip = make('div', {class: 'tip', 'aria-hidden': 'true', hidden: true});
-    this.box = make('div', {class: 'live-plot'}, make('p', {class: 'plot-title'}, spec.title), this.svg, this.tip);
+    this.beyond = make('span', {class: 'soft'});
+    this.box = make('div', {class: 'live-plot'}, make('p', {class: 'plot-title'}, make('span', {}, spec.title), this.beyond), this.svg, this.tip);
     figure.prepend(this.box);
     figure.classList.add('live');
     this.listen();
@@ -35,9 +36,11 @@ class LineChart {
   fullDomain() {
     let low = Infinity, high = -Infinity;
     for (const line of this.lines) {
-      if (!line.x.length) continue;
-      low = Math.min(low, line.x[0]);
-      high = Math.max(high, line.x[line.x.length - 1]);
+      for (const xs of [line.x, line.valid ? line.valid.x : []]) {
+        if (!xs.length) continue;
+        low = Math.min(low, xs[0]);
+        high = Math.max(high, xs[xs.length - 1]);
+      }
     }
     if (!(low <= high)) return [0, 1];
     if (view.logX) return [Math.max(low, 1), Math.max(high, 2)];
@@ -46,21 +49,39 @@ class LineChart {
 
   domain() { return view.domain || this.fullDomain(); }
 
+  // Lines that end many margins away would flatten the others: they leave the picture, and a text says so.
+  within() {
+    const {guide} = this.spec, lines = this.visible();
+    if (guide === undefined) return lines;
+    const reach = 8 * Math.max(Math.abs(guide), 0.01), last = (line) => Math.abs(line.y.findLast(known) ?? 0);
+    const near = lines.filter((line) => last(line) <= reach);
+    return near.length ? near : lines;
+  }
+
   range(domain, log) {
-    const values = [], {percent, zero, guide} = this.spec;
-    for (const line of this.visible()) {
+    const values = [], areas = [], {zero, guide} = this.spec;
+    // The first steps would flatten the rest of the whole view.
+    const whole = !view.domain && !log, start = whole ? domain[0] + 0.04 * (domain[1] - domain[0]) : domain[0];
+    for (const line of this.within()) {
       const from = Math.max(0, lowerBound(line.x, domain[0]) - 1), to = lowerBound(line.x, domain[1]);
-      for (let i = from; i <= to && i < line.x.length; ++i) if (known(line.y[i]) && (!log || line.y[i] > 0)) values.push(line.y[i]);
+      for (let i = from; i <= to && i < line.x.length; ++i) {
+        if (known(line.y[i]) && (!log || line.y[i] > 0) && (line.x[i] >= start || !whole)) values.push(line.y[i]);
+        if (line.x[i] < start || !(view.raw || line.interval)) continue;
+        for (const v of line.raw ? [line.raw[i]] : line.low ? [line.low[i], line.high[i]] : []) if (known(v) && (!log || v > 0)) areas.push(v);
+      }
       for (let i = 0; line.valid && i < line.valid.x.length; ++i) {
-        if (line.valid.x[i] >= domain[0] && line.valid.x[i] <= domain[1] && known(line.valid.y[i])) values.push(line.valid.y[i]);
+        if (line.valid.x[i] >= start && line.valid.x[i] <= domain[1] && known(line.valid.y[i])) values.push(line.valid.y[i]);
       }
     }
     if (!values.length) return log ? [1, 10] : [0, 1];
     values.sort((a, b) => a - b);
-    // The first steps would flatten the rest of the whole view.
-    const robust = !view.domain && !log && !this.spec.zero || (percent && !view.domain);
     const at = (q) => values[Math.round(q * (values.length - 1))];
-    let low = robust ? at(0.01) : values[0], high = robust ? at(0.95) : values[values.length - 1];
+    let low = whole ? at(0.002) : values[0], high = whole ? at(0.998) : values[values.length - 1];
+    if (areas.length) {  // most of what is faint, but no spike of it, is in the picture too
+      areas.sort((a, b) => a - b);
+      low = Math.min(low, areas[Math.round(0.03 * (areas.length - 1))]);
+      high = Math.max(high, areas[Math.round(0.97 * (areas.length - 1))]);
+    }
     if (zero && !log) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
     if (guide !== undefined) [low, high] = [Math.min(low, guide), Math.max(high, guide)];
     if (log) return [low * (low / high) ** 0.05, high * (high / low) ** 0.05].map((v, i) => low === high ? low * (i ? 2 : 0.5) : v);
@@ -90,7 +111,7 @@ class LineChart {
                                                'data-y-log': log, 'data-x-log': view.logX, 'data-unit': view.unit})) {
       this.svg.setAttribute(key, String(value));
     }
-    this.showCursor(view.cursor, false);
+    this.showCursor(view.cursor, this.hasTip);
   }
 
   axes() {
@@ -112,6 +133,7 @@ class LineChart {
   }
 
   guides() {
+    this.beyond.textContent = '';
     const out = [], {band, zero, guide} = this.spec, right = this.w - RIGHT;
     if (known(band)) {
       out.push(draw('rect', {class: 'band', x: LEFT, width: right - LEFT, y: this.y(band), height: this.y(-band) - this.y(band)}));
@@ -121,6 +143,11 @@ class LineChart {
       const y = this.y(guide);
       out.push(draw('line', {class: 'guide', x1: LEFT, x2: right, y1: y, y2: y}),
                draw('text', {class: 'tick', 'text-anchor': 'end', x: right - 4, y: y - 5}, `margin ${guide > 0 ? '+' : ''}${guide} %`));
+      const near = this.within(), far = this.visible().filter((line) => !near.includes(line));
+      if (far.length) {
+        const names = far.slice(0, 2).map((line) => `${line.label.slice(0, 24)} ${percentText(line.y.findLast(known))}`).join(', ');
+        this.beyond.textContent = `beyond this range: ${names}${far.length > 2 ? ', ...' : ''}`;
+      }
     }
     return out;
   }
@@ -159,7 +186,7 @@ class LineChart {
       flush();
       layer.append(draw('path', {class: `interval ${css}`, d}));
     }
-    if (line.raw && view.raw) layer.append(draw('path', {class: `raw ${css}`, d: this.path(line.x, line.raw)}));
+    if (line.raw && view.raw) layer.append(draw('path', {class: `raw ${css}`, opacity: Math.max(0.1, 0.4 / Math.sqrt(this.visible().length)), d: this.path(line.x, line.raw)}));
   }
 
   drawLine(layer, line) {
@@ -192,7 +219,7 @@ class LineChart {
     const lines = this.visible(), picked = this.chosen >= 0 && this.chosen < lines.length ? [lines[this.chosen]] : lines;
     return picked.map((line) => {
       const at = lowerBound(line.x, x), i = at > 0 && (at === line.x.length || x - line.x[at - 1] < line.x[at] - x) ? at - 1 : at;
-      const outside = !line.x.length || x < line.x[0] - 1e-9 && at > 0 || x > line.x[line.x.length - 1] * (1 + 1e-9);
+      const outside = !line.x.length || x > line.x[line.x.length - 1] * (1 + 1e-9);  // it ended before
       return {line, x: line.x[i], value: outside ? null : line.y[i], low: line.interval ? line.low[i] : null, high: line.interval ? line.high[i] : null};
     }).filter((v) => known(v.value)).sort((a, b) => a.value - b.value);
   }
@@ -206,6 +233,7 @@ class LineChart {
     if (!this.cursor) return;
     this.cursor.replaceChildren();
     this.tip.hidden = true;
+    this.hasTip = withTip;
     const [low, high] = this.domain();
     if (x === null || x < low || x > high) return;
     const px = this.x(x), values = this.valuesAt(x);
@@ -222,7 +250,7 @@ class LineChart {
     this.tip.hidden = false;
     const tipWidth = this.tip.offsetWidth, place = px + 14 + tipWidth > this.w ? px - 14 - tipWidth : px + 14;
     this.tip.style.left = `${Math.max(0, Math.min(place, this.w - tipWidth))}px`;
-    this.tip.style.top = `${this.svg.offsetTop + TOP}px`;
+    this.tip.style.top = `${this.svg.getBoundingClientRect().top - this.box.getBoundingClientRect().top + TOP}px`;
   }
 
   whereText(x) { return `${view.unit === 'tokens' ? countText(x) : Math.round(x)} ${view.unit}`; }

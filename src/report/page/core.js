@@ -30,8 +30,8 @@ function shortNumber(v) {
   if (!known(v)) return '-';
   if (v === 0) return '0';
   const size = Math.abs(v);
-  if (size < 1e-3) return v.toExponential(2);
-  return size >= 1e5 ? countText(v) : String(Number(v.toPrecision(4)));
+  if (size < 1e-3) return Number(v.toPrecision(3)).toExponential();
+  return size >= 1e4 ? countText(v) : String(Number(v.toPrecision(4)));
 }
 
 function countText(v) {
@@ -100,19 +100,25 @@ function interpolate(xs, ys, x) {
   return ys[i - 1] + (ys[i] - ys[i - 1]) * (x - xs[i - 1]) / (xs[i] - xs[i - 1]);
 }
 
-// Mean over the window of steps that ends at each point; null where more than half of them have no value. `lines`: steps in each point.
-function trailingMean(values, lines, window) {
-  const sum = [0], finite = [0], steps = [0], out = [];
-  for (let i = 0, begin = 0; i < values.length; ++i) {
-    const n = lines ? lines[i] : 1, has = known(values[i]);
-    sum.push(sum[i] + (has ? n * values[i] : 0));
-    finite.push(finite[i] + (has ? n : 0));
-    steps.push(steps[i] + n);
-    while (begin < i && steps[i + 1] - steps[begin] > window) ++begin;
-    const weight = finite[i + 1] - finite[begin];
-    out.push(weight > 0 && 2 * weight >= steps[i + 1] - steps[begin] ? (sum[i + 1] - sum[begin]) / weight : null);
-  }
-  return out;
+// Mean over the window of steps around each point, cut at the ends; null where more than half of them have no value. `lines`: steps in
+// each point. Around it, because a mean of the steps before would lag behind a falling loss by half the window.
+function centredMean(values, lines, window) {
+  const sum = [0], finite = [0], steps = [0], n = values.length, half = (window - 1) / 2;
+  values.forEach((value, i) => {
+    const weight = lines ? lines[i] : 1, has = known(value);
+    sum.push(sum[i] + (has ? weight * value : 0));
+    finite.push(finite[i] + (has ? weight : 0));
+    steps.push(steps[i] + weight);
+  });
+  let begin = 0, end = 0;
+  return values.map((_, i) => {
+    const middle = (steps[i] + steps[i + 1]) / 2;
+    while (begin < i && middle - (steps[begin] + steps[begin + 1]) / 2 > half) ++begin;
+    end = Math.max(end, i + 1);
+    while (end < n && (steps[end] + steps[end + 1]) / 2 - middle <= half) ++end;
+    const weight = finite[end] - finite[begin];
+    return weight > 0 && 2 * weight >= steps[end] - steps[begin] ? (sum[end] - sum[begin]) / weight : null;
+  });
 }
 
 function announce(text) {

@@ -140,7 +140,7 @@ class HeatMap {
     const worst = MEASURES[metric].worst === 'low', ends = worst ? [high, low] : [low, high], none = !(high > 0) && MEASURES[metric].log;
     const boxes = draw('svg', {width: LEVELS * 18, height: 14, 'aria-hidden': 'true'});
     for (let i = 0; i < LEVELS; ++i) boxes.append(draw('rect', {class: `h${i}`, x: i * 18, width: 18, height: 14}));
-    const zero = MEASURES[metric].log ? '0, ' : '';
+    const zero = MEASURES[metric].log ? '\u2264 ' : '';
     this.legend.replaceChildren(make('span', {}, none ? 'all 0' : `${zero}${this.text(ends[0], metric)}`), boxes, make('span', {}, none ? '' : this.text(ends[1], metric)),
       draw('svg', {width: 18, height: 14, 'aria-hidden': 'true'}, draw('rect', {class: 'h-undefined', width: 18, height: 14})), make('span', {}, 'undefined'));
   }

@@ -12,14 +12,22 @@ function badX(run) {
   return [...new Set(run.bad.map((step) => xOf(run)[Math.min(lowerBound(run.step, step), run.step.length - 1)]))].filter(known);
 }
 
+// Speeds without the first steps, which pay for page faults and cold caches (at least one, at most ten, a tenth of the run).
+function withoutWarmUp(run, field, values) {
+  if (field !== 'tokens_per_s') return values;
+  const skip = Math.max(1, Math.min(10, Math.floor(run.steps / 10)));
+  let lines = 0;
+  return values.map((v, i) => { const before = lines; lines += run.lines ? run.lines[i] : 1; return before < skip ? null : v; });
+}
+
 function fieldOf(run, field) { return Array.isArray(run[field]) ? {mean: run[field]} : run[field]; }
 
 function runLine(run, field, label, key) {
   const f = fieldOf(run, field), line = {key, label, series: run.group, x: xOf(run)};
   const smooth = field !== 'lr';
-  line.y = smooth ? trailingMean(f.mean, run.lines, view.window) : f.mean;
+  line.y = smooth ? centredMean(withoutWarmUp(run, field, f.mean), run.lines, view.window) : f.mean;
   if (f.low) [line.low, line.high] = [f.low, f.high];
-  else if (smooth && view.window > 1) line.raw = f.mean;
+  else if (smooth && view.window > 1) line.raw = withoutWarmUp(run, field, f.mean);
   if (field === 'loss') {
     line.valid = {x: validX(run), y: run.valid.loss};
     line.bad = badX(run);
@@ -40,8 +48,9 @@ function meanLine(runs, field, label, key) {
   const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
   const line = {key, label, series: runs[0].group, x: base.x, y: combine((l) => l.y, mean), bad: [...new Set(lines.flatMap((l) => l.bad || []))]};
   if (field !== 'lr') {
-    line.low = combine((l, k) => l.low || fieldOf(runs[k], field).mean, (v) => Math.min(...v));
-    line.high = combine((l, k) => l.high || fieldOf(runs[k], field).mean, (v) => Math.max(...v));
+    const raw = (k) => withoutWarmUp(runs[k], field, fieldOf(runs[k], field).mean);
+    line.low = combine((l, k) => l.low || raw(k), (v) => Math.min(...v));
+    line.high = combine((l, k) => l.high || raw(k), (v) => Math.max(...v));
   }
   if (field === 'loss') {
     const x = lines[0].valid.x.filter((v) => lines.every((l) => l.valid.x.includes(v)));
@@ -55,12 +64,19 @@ function runLines(field) {
   return runsOfGroup.map((runs, g) => [runs, g]).filter(([runs]) => runs.length).map(([runs, g]) => meanLine(runs, field, groupLabel(g), `group-${g}`));
 }
 
+// The step of a count of tokens; in proportion before the first point of a pooled run.
+function stepAt(run, tokens) {
+  const last = run.step.length - 1;
+  if (tokens < run.tokens[0]) return run.step[0] * tokens / run.tokens[0];
+  return tokens >= run.tokens[last] ? run.step[last] : interpolate(run.tokens, run.step, tokens);
+}
+
 // Gaps are of pairs: they are drawn by group, smoothed as the verdict's method says.
 function gapLines() {
   const out = [];
   data.groups.forEach((group, g) => {
     if (!group.gap || !runsOfGroup[g].length) return;
-    const run = runsOfGroup[g][0], x = view.unit === 'tokens' ? group.gap.tokens : group.gap.tokens.map((t) => interpolate(run.tokens, run.step, t) ?? t);
+    const run = runsOfGroup[g][0], x = view.unit === 'tokens' ? group.gap.tokens : group.gap.tokens.map((t) => stepAt(run, t));
     const line = {key: `group-${g}`, label: group.label, series: g, x, y: group.gap.mean};
     if (group.gap.lower) Object.assign(line, {low: group.gap.lower, high: group.gap.upper, interval: true});
     out.push(line);
@@ -129,7 +145,7 @@ function setUpControls() {
   check('each', 'each', buildLegend);
   byId('each-label').hidden = runsOfGroup.every((runs) => runs.length < 2);
   byId('reset').addEventListener('click', () => { view.domain = null; renderAll(); announce('Zoom reset'); });
-  byId('controls').hidden = byId('chart-hint').hidden = false;
+  byId('controls').hidden = byId('chart-help').hidden = false;
 }
 
 function setUpTheme() {

@@ -8,6 +8,7 @@
 #include "fixture.h"
 #include "report/compare_output.h"
 #include "report/html.h"
+#include "report/page_assets.h"
 #include "report/svg.h"
 
 namespace octet::report {
@@ -49,15 +50,33 @@ size_t occurrences(const std::string& text, const std::string& part) {
   return n;
 }
 
+// Without the contents of scripts and styles.
+std::string markup_of(std::string text) {
+  for (const std::string name : {"script", "style"}) {
+    for (size_t at = text.find("<" + name); at != std::string::npos; at = text.find("<" + name, at + 1)) {
+      const size_t begin = text.find('>', at) + 1;
+      text.erase(begin, text.find("</" + name + ">", begin) - begin);
+    }
+  }
+  return text;
+}
+
 // Every element is closed in order; void elements of HTML aside.
 void expect_balanced(const std::string& text) {
   std::vector<std::string> open;
-  const std::regex tag("<(/?)([A-Za-z][A-Za-z0-9]*)((?:[^<>\"]|\"[^\"]*\")*?)(/?)>");
-  std::string body = std::regex_replace(text, std::regex("<(script|style)>[^]*?</\\1>"), "");
-  for (std::sregex_iterator it(body.begin(), body.end(), tag), end; it != end; ++it) {
-    const std::string name = (*it)[2];
-    if (name == "meta" || (*it)[4].length()) continue;
-    if (!(*it)[1].length()) {
+  const std::string body = markup_of(text);
+  for (size_t at = body.find('<'); at != std::string::npos; at = body.find('<', at + 1)) {
+    if (body[at + 1] == '!' || body[at + 1] == '?') continue;
+    size_t end = at;
+    for (bool quoted = false; body[end] != '>' || quoted; ++end) {
+      ASSERT_LT(end, body.size() - 1);
+      if (body[end] == '"') quoted = !quoted;
+    }
+    const bool closing = body[at + 1] == '/';
+    const size_t first = at + (closing ? 2 : 1);
+    const std::string name = body.substr(first, std::min(body.find_first_of(" />\n", first), end) - first);
+    if (name == "meta" || name == "input" || body[end - 1] == '/') continue;
+    if (!closing) {
       open.push_back(name);
     } else {
       ASSERT_FALSE(open.empty()) << name;
@@ -163,8 +182,10 @@ TEST(Html, IsSelfContainedEscapedAndBalanced) {
   EXPECT_EQ(html.find("alert('x')</script>"), std::string::npos);
   EXPECT_NE(html.find("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&amp;&quot;"), std::string::npos);
   EXPECT_EQ(html.find('\x1b'), std::string::npos);
-  EXPECT_EQ(occurrences(html, "<script>"), 1u);
-  for (const char* outside : {"src=", "href=", "@import", "url(http", "fetch(", "innerHTML"})
+  EXPECT_EQ(occurrences(html, "<script"), 2u);  // the data and the page's own
+  EXPECT_EQ(occurrences(html, "</script"), 2u);
+  EXPECT_EQ(occurrences(html, "href="), occurrences(html, "href=\"#"));
+  for (const char* outside : {"src=", "@import", "url(http", "fetch(", "innerHTML"})
     EXPECT_EQ(html.find(outside), std::string::npos) << outside;
   EXPECT_EQ(occurrences(html, "http"), occurrences(html, "http://www.w3.org/2000/svg") + occurrences(html, "http-equiv"));
   expect_balanced(html);
@@ -173,13 +194,47 @@ TEST(Html, IsSelfContainedEscapedAndBalanced) {
 TEST(Html, SaysTheVerdictsFirstAndDrawsAllCurves) {
   const std::string html = to_html(example());
   EXPECT_LT(html.find("blockwise: pass -- final loss +0.030 % vs bf16"), html.find("<table>"));
-  EXPECT_EQ(occurrences(html, "<figure>"), 4u);
-  for (const char* part : {"prefers-color-scheme:dark", "<caption", "scope=\"row\"", "role=\"img\"", "<desc id=\"loss-desc\">", "training tokens",
-                           "Elements quantized", "Config differences", "precision.recipe", "<h2>Method</h2>", "margin +0.25 %"}) {
+  EXPECT_EQ(occurrences(html, "<figure "), 6u);  // the gaps at a glance and five charts
+  for (const char* part : {"color-scheme: light dark", "<caption", "scope=\"row\"", "forest-title", "class=\"interval s1 d0\"", "Last values: bf16 ", "role=\"img\"", "<desc id=\"loss-desc\">", "training tokens",
+                           "Elements quantized", "Config differences", "precision.recipe", ">Method</h2>", "margin +0.25 %", "Skipped steps and events",
+                           "Verdict: 1 pass, 1 fail, 1 inconclusive, 1 single pair without a verdict"}) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
   }
-  EXPECT_EQ(occurrences(html, "<li data-key="), 5u);
+  EXPECT_EQ(occurrences(html, "<li><span class=\"key\">"), 5u);
   for (int i = 0; i < 5; ++i) EXPECT_GE(occurrences(html, fmt::format("data-series=\"{}\"", i)), 3u) << i;
+}
+
+// The policy lets exactly the page's own script run: its hash is that of the bytes between the tags.
+TEST(Html, ThePolicyNamesTheScript) {
+  const std::string html = to_html(example());
+  const size_t begin = html.rfind("<script>") + 8;
+  EXPECT_EQ(html.substr(begin, html.rfind("</script>") - begin), page::script);
+  const std::regex policy("script-src 'sha256-[A-Za-z0-9+/]{43}='; base-uri 'none'");
+  EXPECT_TRUE(std::regex_search(html.substr(0, 1000), policy));
+  EXPECT_EQ(page::script_sha256.size(), 64u);
+}
+
+TEST(Html, EventsSpeedsAndConfigsAreTables) {
+  CompareInput input;
+  RunShape shape;
+  input.runs = {make_run(shape), make_run(shape)};
+  RunMetrics& run = input.runs[1];
+  run.name = run.recipe = "delayed";
+  run.train[99].skipped = run.train[99].non_finite = true;
+  run.train[49].non_finite = true;
+  run.events.push_back({100, "nonfinite", "tensor <b>head</b>"});
+  run.further_events = 7;
+  input.runs[0].config = {{"optim", {{"lr", 1}}}, {"same", 1}};
+  run.config = {{"optim", {{"lr", 2}}}, {"same", 1}, {"extra", "x"}};
+  const std::string html = to_html(compare(input, {}));
+  EXPECT_NE(html.find("<td>100</td><td class=\"left\">nonfinite (step skipped)</td><td class=\"left text\">tensor &lt;b&gt;head&lt;/b&gt;</td>"), std::string::npos);
+  EXPECT_NE(html.find("<td>50</td><td class=\"left\">non-finite values</td>"), std::string::npos);
+  EXPECT_NE(html.find("7 further events"), std::string::npos);
+  EXPECT_NE(html.find("<th scope=\"row\">optim.lr</th><td class=\"left value\">1</td><td class=\"left value differs\">2</td>"), std::string::npos);
+  EXPECT_NE(html.find("<th scope=\"row\">extra</th><td class=\"left value\">absent</td>"), std::string::npos);
+  EXPECT_EQ(html.find("<th scope=\"row\">same</th>"), std::string::npos);
+  EXPECT_NE(html.find(">to baseline</th>"), std::string::npos);
+  expect_balanced(html);
 }
 
 TEST(Svg, StandsAlone) {

@@ -112,7 +112,7 @@ TEST(ReadRun, WhatIsNoRunIsRefused) {
   expect_contains(failure(fixture("no_metrics"), ExitCode::config), "no metrics.jsonl");
   expect_contains(failure(dir / "absent", ExitCode::data), "no such file");
   write_text(dir / "notes.txt", "hello");
-  expect_contains(failure(dir / "notes.txt", ExitCode::data), "neither a run directory nor a .csv file");
+  expect_contains(failure(dir / "notes.txt", ExitCode::data), "neither a run directory, nor a TensorBoard folder, nor a .csv file");
   std::filesystem::create_directories(dir / "pipe");
   std::filesystem::create_symlink("/dev/zero", dir / "pipe/metrics.jsonl");
   expect_contains(failure(dir / "pipe", ExitCode::data), "cannot read the file");
