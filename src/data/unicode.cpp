@@ -163,8 +163,8 @@ struct TextNormalizer::Steps {
 TextNormalizer::TextNormalizer(const std::vector<NormalForm>& forms) : steps_(std::make_unique<Steps>()) {
   if (forms.empty()) return;
   UErrorCode status = U_ZERO_ERROR;
-  steps_->known.applyPattern(UNICODE_STRING_SIMPLE("[:age=12.0:]"), status);
-  check(status, "the set of Unicode 12.0");
+  steps_->known.applyPattern(UNICODE_STRING_SIMPLE("[:age=9.0:]"), status);
+  check(status, "the set of Unicode 9.0");
   steps_->known.freeze();
   for (NormalForm form : forms) {
     const icu::Normalizer2* base = nullptr;

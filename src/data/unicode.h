@@ -1,6 +1,6 @@
 // Unicode for tokenizers: character classes of one pinned Unicode version (16.0), whatever ICU's own version is, normal forms of one pinned
-// version (12.0), and UTF-8. The pins are those of the `tokenizers` package: its regular expressions (Oniguruma) know Unicode 16, its
-// normalizer Unicode 12. Token ids must not depend on the system's ICU.
+// version (9.0), and UTF-8. The pins are those of the `tokenizers` package: its regular expressions (Oniguruma) know Unicode 16, its
+// normalizer Unicode 9. Token ids must not depend on the system's ICU.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -68,7 +68,7 @@ std::vector<CodeRange> complement(const std::vector<CodeRange>& sorted);  // wit
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
-// Normal forms applied one after the other. Characters assigned after Unicode 12.0 are left alone and do not interact with others.
+// Normal forms applied one after the other. Characters assigned after Unicode 9.0 are left alone and do not interact with others.
 class TextNormalizer {
  public:
   explicit TextNormalizer(const std::vector<NormalForm>& forms);
