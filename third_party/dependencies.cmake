@@ -46,6 +46,9 @@ else()
   target_link_options(octet_blas INTERFACE -Wl,-rpath,${OPENBLAS_LIBRARY_DIR})
 endif()
 
+# Text: compressed inputs, Unicode, regular expressions, JSON lines, SentencePiece.
+include(text_libraries)
+
 if(OCTET_TESTS)
   find_package(GTest 1.12 REQUIRED)
   include(GoogleTest)

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cxxopts.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,9 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "app/data_build.h"
+#include "app/data_words.h"
 #include "config/nearest.h"
 #include "core/error.h"
-#include "data/build.h"
 #include "data/gpt_dataset.h"
 #include "data/statistics.h"
 #include "data/token_source.h"
@@ -22,137 +22,7 @@
 namespace octet {
 namespace {
 using data::TokenSource;
-
-[[noreturn]] void usage_error(const std::string& command, const std::string& what) {
-  throw Error(ExitCode::usage, what, "octet data" + (command.empty() ? "" : " " + command),
-              "see 'octet data" + (command.empty() ? "" : " " + command) + " --help'");
-}
-
-// An option's value is wrong: exit code 10, with the values it takes.
-[[noreturn]] void value_error(const std::string& option, const std::string& value, const std::string& fix) {
-  throw Error(ExitCode::config, fmt::format("'{}' is no value of {}", value, option), "", fix);
-}
-
-std::string unknown_option(const std::string& word, const cxxopts::Options& options) {
-  std::vector<std::string> names;
-  for (const std::string& group : options.groups()) {
-    for (const auto& option : options.group_help(group).options) {
-      for (const std::string& name : option.l) names.push_back(name);
-    }
-  }
-  const std::string close = nearest(word, names);
-  return fmt::format("unknown option --{}{}", word, close.empty() ? "" : fmt::format("; did you mean --{}?", close));
-}
-
-// Parses one command's words. Nothing is returned when --help was asked for and printed.
-std::optional<cxxopts::ParseResult> parse(cxxopts::Options& options, const std::string& command, int argc, char** argv) {
-  options.add_options()("h,help", "print this help");
-  options.allow_unrecognised_options();
-  std::optional<cxxopts::ParseResult> result;
-  try {
-    result = options.parse(argc, argv);
-  } catch (const cxxopts::exceptions::exception& error) {
-    std::string line = error.what();
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    usage_error(command, line);
-  }
-  if (result->count("help")) {
-    fmt::print("{}", options.help());
-    return std::nullopt;
-  }
-  for (const std::string& word : result->unmatched()) {
-    if (word.starts_with("--")) usage_error(command, unknown_option(word.substr(2, word.find('=') - 2), options));
-    usage_error(command, fmt::format("unexpected word '{}'", word));
-  }
-  return result;
-}
-
-std::string required(const cxxopts::ParseResult& words, const std::string& command, const std::string& option, const std::string& shown) {
-  if (!words.count(option)) usage_error(command, fmt::format("{} is missing", shown));
-  return words[option].as<std::string>();
-}
-
-int64_t integer(const cxxopts::ParseResult& words, const std::string& option, int64_t least, int64_t most) {
-  const std::string text = words[option].as<std::string>();
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    value_error("--" + option, text, fmt::format("give a whole number from {} to {}", least, most));
-  }
-  return value;
-}
-
-// Takes `--input F...` and `--input=F` out of the words; the others go to `rest`. Done here because cxxopts gives an option one word
-// and cuts it at commas, which file names may have.
-std::vector<std::string> take_inputs(int argc, char** argv, std::vector<char*>& rest) {
-  std::vector<std::string> inputs;
-  bool taking = false;
-  for (int i = 0; i < argc; ++i) {
-    const std::string_view word = argv[i];
-    constexpr std::string_view with_value = "--input=";
-    if (i > 0 && word == "--input") {
-      if (i + 1 == argc || argv[i + 1][0] == '-') usage_error("build", "--input needs a file");
-      taking = true;
-    } else if (i > 0 && word.starts_with(with_value)) {
-      inputs.emplace_back(word.substr(with_value.size()));
-      taking = true;
-    } else if (taking && !word.starts_with("-")) {
-      inputs.emplace_back(word);
-    } else {
-      taking = false;
-      rest.push_back(argv[i]);
-    }
-  }
-  return inputs;
-}
-
-void set_choices(const cxxopts::ParseResult& words, data::BuildOptions& build) {
-  const std::string tokenizer = words["tokenizer"].as<std::string>(), format = words["format"].as<std::string>(),
-      split = words["split-documents"].as<std::string>();
-  if (tokenizer != data::ByteTokenizer::name) value_error("--tokenizer", tokenizer, "supported tokenizers: byte");
-  if (format == "text") build.format = data::TextFormat::text;
-  else if (format == "jsonl") build.format = data::TextFormat::jsonl;
-  else if (format != "auto") value_error("--format", format, "give text, jsonl or auto");
-  if (split == "blank-lines") build.split = data::DocumentSplit::blank_lines;
-  else if (split != "none") value_error("--split-documents", split, "give none or blank-lines");
-  if (words.count("append-eod") && words.count("no-append-eod")) usage_error("build", "--append-eod and --no-append-eod contradict each other");
-  build.append_eod = !words.count("no-append-eod");
-  build.json_key = words["json-key"].as<std::string>();
-}
-
-int run_build(int argc, char** argv) {
-  cxxopts::Options options("octet data build",
-                           "Turns text into token files that 'octet train --data-path PREFIX' reads: PREFIX.idx and PREFIX.bin.\n"
-                           "Existing files are never overwritten.\n\n"
-                           "  octet data build --input book.txt --split-documents blank-lines --out data/book\n"
-                           "  octet data build --input a.jsonl b.jsonl --json-key text --out data/web\n");
-  options.custom_help("--input FILE... --out PREFIX [options]");
-  options.add_options()  //
-      ("input", "text or JSONL files, read in this order", cxxopts::value<std::string>(), "FILE...")  //
-      ("out", "writes PREFIX.idx and PREFIX.bin", cxxopts::value<std::string>(), "PREFIX")                         //
-      ("tokenizer", "byte: ids 0-255 are bytes, 256 ends a document", cxxopts::value<std::string>()->default_value("byte"), "NAME")  //
-      ("format", "text, jsonl, or auto: jsonl for .jsonl and .json files", cxxopts::value<std::string>()->default_value("auto"), "FORMAT")  //
-      ("split-documents", "of text files: none (one document a file) or blank-lines (empty lines part documents)",
-       cxxopts::value<std::string>()->default_value("none"), "HOW")  //
-      ("json-key", "key of the text in a JSONL object", cxxopts::value<std::string>()->default_value("text"), "KEY")  //
-      ("append-eod", "end each document with the EOD token (the default)")                                           //
-      ("no-append-eod", "do not");
-  std::vector<char*> rest;
-  data::BuildOptions build;
-  build.inputs = take_inputs(argc, argv, rest);
-  const auto words = parse(options, "build", static_cast<int>(rest.size()), rest.data());
-  if (!words) return 0;
-  if (build.inputs.empty()) usage_error("build", "--input FILE... is missing");
-  build.prefix = required(*words, "build", "out", "--out PREFIX");
-  set_choices(*words, build);
-
-  const data::BuildResult result = data::build_token_files(build);
-  fmt::print("wrote {0}.idx and {0}.bin: {1} documents, {2} tokens ({3}) from {4} bytes in {5} file(s)\n", build.prefix, result.documents,
-      result.tokens,
-             data::name(data::token_type_for(data::ByteTokenizer::vocab_size)), result.bytes_read, build.inputs.size());
-  if (result.empty_documents > 0) fmt::print("left out {} documents without text\n", result.empty_documents);
-  return 0;
-}
+using namespace data_words;
 
 // Options of the commands that read token files.
 void add_source_options(cxxopts::Options& options) {
@@ -319,26 +189,28 @@ int run_dump(int argc, char** argv) {
 
 int run_data(int argc, char** argv) {
   static constexpr std::string_view help =
-      "Makes token files (Megatron .idx/.bin) and inspects them, llm.c's, datatrove's and raw ones.\n"
+      "Makes token files (Megatron .idx/.bin) and tokenizers; inspects token files, also llm.c's, datatrove's and raw ones.\n"
       "Usage:\n  octet data COMMAND [options]     octet data COMMAND --help\n\n"
-      "  build    text or JSONL to PREFIX.idx and PREFIX.bin\n"
-      "  info     counts, token histogram, unigram entropy\n"
-      "  verify   checks every field and token\n"
-      "  dump     prints a document or a training sample\n";
-  const std::vector<std::string> commands = {"build", "info", "verify", "dump"};
-  if (argc < 2) usage_error("", "a command is missing: build, info, verify or dump");
+      "  build            text or JSONL to PREFIX.idx and PREFIX.bin\n"
+      "  train-tokenizer  a SentencePiece model from text\n"
+      "  info             counts, token histogram, unigram entropy\n"
+      "  verify           checks every field and token\n"
+      "  dump             prints a document or a training sample\n";
+  const std::vector<std::string> commands = {"build", "train-tokenizer", "info", "verify", "dump"};
+  if (argc < 2) usage_error("", "a command is missing: build, train-tokenizer, info, verify or dump");
   const std::string command = argv[1];
   if (command == "--help" || command == "-h") {
     fmt::print("{}", help);
     return 0;
   }
   if (command == "build") return run_build(argc - 1, argv + 1);
+  if (command == "train-tokenizer") return run_train_tokenizer(argc - 1, argv + 1);
   if (command == "info") return run_info(argc - 1, argv + 1);
   if (command == "verify") return run_verify(argc - 1, argv + 1);
   if (command == "dump") return run_dump(argc - 1, argv + 1);
   const std::string close = nearest(command, commands);
   usage_error("", fmt::format("unknown command '{}'{}", command,
-      close.empty() ? "; give build, info, verify or dump" : fmt::format("; did you mean '{}'?", close)));
+      close.empty() ? "; give build, train-tokenizer, info, verify or dump" : fmt::format("; did you mean '{}'?", close)));
 }
 
 }  // namespace octet

@@ -1,4 +1,4 @@
-// octet data build|info|verify|dump: text to token files, and a look into them.
+// octet data build|train-tokenizer|info|verify|dump: text to token files, and a look into them.
 #pragma once
 
 namespace octet {

@@ -1,196 +1,243 @@
 #include "data/build.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <cerrno>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/file_io.h"
+#include "data/build_journal.h"
+#include "data/build_pipeline.h"
 #include "data/indexed_dataset.h"
+#include "data/token_meta.h"
 #include "data/tokenizer.h"
 
 namespace octet::data {
 namespace {
-constexpr size_t piece_bytes = size_t{1} << 18;
-constexpr size_t most_line_bytes = size_t{256} << 20;
+using nlohmann::ordered_json;
 
-using nlohmann::json;
+struct EncodedChunk {
+  std::vector<int32_t> ids;
+  std::vector<size_t> counts;   // of ids, by piece
+};
 
-// Turns pieces of text into documents of the writer; counts what it leaves out.
-class DocumentSink {
- public:
-  DocumentSink(IndexedDatasetWriter& writer, bool append_eod) : writer_(writer), append_eod_(append_eod) {}
+struct Worker {
+  DocumentParser parser;
+  Tokenizer::Scratch scratch;
+};
 
-  void text(std::string_view piece) {
-    ByteTokenizer::encode(piece, tokens_);
-    writer_.append(tokens_);
+// Everything the output depends on. Inputs are known by size and time of change: reading them again would cost what resuming saves.
+std::string job_of(const BuildOptions& options, const Tokenizer& tokenizer) {
+  ordered_json job;
+  job["inputs"] = ordered_json::array();
+  for (const std::string& path : options.inputs) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) throw_io_error("inspect", path, errno, ExitCode::data, "check the path given to --input");
+    job["inputs"].push_back({path, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec});
   }
-  bool open() const { return writer_.document_tokens() > 0; }
-  void end_if_open() {
-    if (!open()) return;
-    if (append_eod_) {
-      const int32_t eod = ByteTokenizer::eod;
+  job["format"] = static_cast<int>(options.format);
+  job["split"] = static_cast<int>(options.split);
+  job["json_key"] = options.json_key;
+  job["tokenizer"] = tokenizer.kind();
+  job["tokenizer_xxh64"] = tokenizer.file_xxh64();
+  job["eod_id"] = options.append_eod ? ordered_json(*tokenizer.eod()) : ordered_json(nullptr);
+  job["replace_invalid_utf8"] = options.replace_invalid_utf8;
+  return job.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+InvalidUtf8 invalid_utf8(const BuildOptions& options, const Tokenizer& tokenizer) {
+  if (options.replace_invalid_utf8) return InvalidUtf8::replace;
+  return tokenizer.takes_any_bytes() ? InvalidUtf8::keep : InvalidUtf8::refuse;
+}
+
+class Build {
+ public:
+  Build(const BuildOptions& options, const Tokenizer& tokenizer, BuildProgress start)
+      : options_(options), tokenizer_(tokenizer), progress_(std::move(start)), committed_(progress_.bytes_read), resumable_(committed_ > 0),
+        writer_(options.prefix, token_type_for(tokenizer.vocab_size()), {progress_.documents, progress_.tokens}),
+        meta_(options.prefix + ".meta.json"),
+        // Invalid UTF-8 is replaced in whole documents: a cut could part a character.
+        reader_({options.inputs, options.format, options.split, tokenizer.takes_any_bytes() && !options.replace_invalid_utf8}, progress_.position) {
+    for (int i = 0; i < options.threads; ++i) workers_.push_back(std::make_unique<Worker>(Worker{{options.json_key, invalid_utf8(options, tokenizer)}, {}}));
+  }
+
+  // An error leaves nothing behind; but what a full disk stops can go on when there is room again.
+  BuildProgress run() {
+    try {
+      encode_all();
+      if (progress_.documents == 0) {
+        throw Error(ExitCode::data, fmt::format("the corpus is empty: no text in {} input file(s)", options_.inputs.size()),
+                    options_.inputs.empty() ? "" : options_.inputs.front(), "give files that hold text");
+      }
+      publish();
+    } catch (const Error& error) {
+      if (error.code == ExitCode::checkpoint && resumable_) {
+        writer_.keep();
+        throw Error(error.code, error.message, error.where, error.fix + "; what is done stays, go on with --resume");
+      }
+      remove_journal(options_.prefix);
+      throw;
+    } catch (...) {
+      remove_journal(options_.prefix);
+      throw;
+    }
+    return progress_;
+  }
+
+ private:
+  void encode_all() {
+    OrderedPipeline<TextChunk, EncodedChunk>(
+        options_.threads, [&](TextChunk& chunk) { return reader_.next(chunk); },
+        [&](TextChunk& chunk, EncodedChunk& out, int worker) { encode(chunk, out, *workers_[static_cast<size_t>(worker)]); },
+        [&](TextChunk& chunk, EncodedChunk& out) { write(chunk, out); })
+        .run();
+  }
+
+  void encode(const TextChunk& chunk, EncodedChunk& out, Worker& worker) const {
+    out.ids.clear();
+    out.counts.clear();
+    for (const TextPiece& piece : chunk.pieces) {
+      const auto ids = tokenizer_.encode(worker.parser.text(chunk, piece), worker.scratch);
+      out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+      out.counts.push_back(ids.size());
+    }
+  }
+
+  void write(const TextChunk& chunk, const EncodedChunk& encoded) {
+    const int32_t* at = encoded.ids.data();
+    for (size_t i = 0; i < chunk.pieces.size(); ++i) {
+      writer_.append({at, encoded.counts[i]});
+      at += encoded.counts[i];
+      if (chunk.pieces[i].ends_document) end_document();
+    }
+    progress_.bytes_read += chunk.bytes_read;
+    progress_.documents = writer_.documents();
+    progress_.tokens = writer_.tokens();
+    progress_.position = chunk.end;
+    if (chunk.resumable && progress_.bytes_read - committed_ >= options_.commit_bytes) commit();
+  }
+  void end_document() {
+    if (writer_.document_tokens() == 0) {
+      ++progress_.empty_documents;
+      return;
+    }
+    if (options_.append_eod) {
+      const int32_t eod = *tokenizer_.eod();
       writer_.append({&eod, 1});
     }
     writer_.end_document();
   }
-  void end_or_count_empty() {
-    if (!open()) ++empty_documents_;
-    end_if_open();
+  void commit() {
+    writer_.checkpoint();
+    write_journal(options_.prefix, progress_);
+    committed_ = progress_.bytes_read;
+    resumable_ = true;
   }
-  int64_t empty_documents() const { return empty_documents_; }
 
- private:
-  IndexedDatasetWriter& writer_;
-  bool append_eod_;
-  std::vector<int32_t> tokens_;
-  int64_t empty_documents_ = 0;
+  void publish() {
+    TokenMeta meta;
+    meta.tokenizer = tokenizer_.kind();
+    meta.tokenizer_file = tokenizer_.file_name();
+    meta.tokenizer_xxh64 = tokenizer_.file_xxh64();
+    meta.vocab_size = tokenizer_.vocab_size();
+    if (tokenizer_.eod()) meta.eod_id = *tokenizer_.eod();
+    meta.documents = progress_.documents;
+    meta.tokens = progress_.tokens;
+    const std::string text = to_json(meta);
+    meta_.write(text.data(), text.size());
+    meta_.sync();
+    writer_.seal();
+    progress_.publishing = true;
+    write_journal(options_.prefix, progress_);
+    bool meta_there = false;
+    try {
+      writer_.publish([&] {
+        meta_.commit();
+        meta_there = true;
+      });
+    } catch (...) {
+      if (meta_there) meta_.withdraw();
+      throw;
+    }
+    remove_journal(options_.prefix);
+  }
+
+  const BuildOptions& options_;
+  const Tokenizer& tokenizer_;
+  BuildProgress progress_;
+  int64_t committed_;
+  bool resumable_;
+  IndexedDatasetWriter writer_;
+  OutputFile meta_;
+  DocumentReader reader_;
+  std::vector<std::unique_ptr<Worker>> workers_;
 };
 
-// Documents are runs of lines between empty lines; fed in pieces that may end anywhere.
-class BlankLineSplitter {
- public:
-  explicit BlankLineSplitter(DocumentSink& sink) : sink_(sink) {}
-
-  void feed(std::string_view text) {
-    while (!text.empty()) {
-      const size_t newline = text.find('\n');
-      const bool ends = newline != std::string_view::npos;
-      const std::string_view rest_of_line = text.substr(0, ends ? newline + 1 : text.size());
-      if (!line_has_text_) start_of_line(rest_of_line);
-      else sink_.text(rest_of_line);
-      if (ends) {
-        line_has_text_ = false;
-        held_return_ = false;
-      }
-      text.remove_prefix(rest_of_line.size());
-    }
-  }
-  void finish() {
-    if (held_return_) sink_.text("\r");
-    sink_.end_if_open();
-  }
-
- private:
-  // A carriage return is held back until the next byte tells an empty line from text.
-  void start_of_line(std::string_view line) {
-    if (!held_return_ && line == "\r") {
-      held_return_ = true;
-      return;
-    }
-    const bool empty = line == "\n" || (!held_return_ && line == "\r\n");
-    if (empty) {
-      sink_.end_if_open();
-      return;
-    }
-    if (held_return_) sink_.text("\r");
-    held_return_ = false;
-    line_has_text_ = true;
-    sink_.text(line);
-  }
-
-  DocumentSink& sink_;
-  bool line_has_text_ = false, held_return_ = false;
-};
-
-int64_t each_piece(const File& file, const std::function<void(std::string_view)>& visit) {
-  std::string buffer(piece_bytes, '\0');
-  int64_t total = 0;
-  while (const size_t got = file.read_some(buffer.data(), buffer.size())) {
-    visit(std::string_view(buffer).substr(0, got));
-    total += static_cast<int64_t>(got);
-  }
-  return total;
+// Looked at before the partial files of an interrupted build are touched. With its journal there the renames may have begun.
+void refuse_existing(const std::string& prefix, const char* extension) {
+  struct stat status {};
+  if (::lstat((prefix + extension).c_str(), &status) != 0) return;
+  const auto journal = read_journal(prefix);
+  if (journal && journal->publishing) return;
+  throw Error(ExitCode::data, "exists already and is not overwritten", prefix + extension, "remove it or choose another output");
 }
 
-int64_t read_text(const File& file, DocumentSplit split, DocumentSink& sink) {
-  if (split == DocumentSplit::none) {
-    const int64_t bytes = each_piece(file, [&](std::string_view piece) { sink.text(piece); });
-    sink.end_or_count_empty();
-    return bytes;
-  }
-  BlankLineSplitter splitter(sink);
-  const int64_t bytes = each_piece(file, [&](std::string_view piece) { splitter.feed(piece); });
-  splitter.finish();
-  return bytes;
-}
-
-// The value of the top-level string `key` of one JSON line.
-std::string line_text(std::string_view line, const std::string& key, const std::string& where) {
-  const char* const fix = "give one JSON object a line, with its text under the key named by --json-key";
-  int64_t seen = 0;
-  json object;
-  try {
-    object = json::parse(line, [&](int depth, json::parse_event_t event, json& parsed) {
-      if (depth == 1 && event == json::parse_event_t::key && parsed == key) ++seen;
-      return true;
-    });
-  } catch (const json::exception& error) {
-    throw Error(ExitCode::data, fmt::format("not valid JSON: {}", error.what()), where, fix);
-  }
-  if (!object.is_object()) throw Error(ExitCode::data, fmt::format("not a JSON object but {}", object.type_name()), where, fix);
-  if (seen > 1) throw Error(ExitCode::data, fmt::format("the key '{}' occurs {} times", key, seen), where, "keep one of them");
-  const auto found = object.find(key);
-  if (found == object.end()) throw Error(ExitCode::data, fmt::format("has no key '{}'", key), where, fix);
-  if (!found->is_string()) throw Error(ExitCode::data, fmt::format("the value of '{}' is no string but {}", key, found->type_name()), where, fix);
-  return std::move(found->get_ref<std::string&>());
-}
-
-int64_t read_jsonl(const File& file, const std::string& key, DocumentSink& sink) {
-  std::string line;
-  int64_t number = 1;
-  const auto where = [&] { return fmt::format("{}:{}", file.path().string(), number); };
-  const auto take_line = [&] {
-    if (line.empty() || line == "\r") throw Error(ExitCode::data, "an empty line", where(),
-        "JSONL has one JSON object on every line; remove the line");
-    sink.text(line_text(line, key, where()));
-    sink.end_or_count_empty();
-    line.clear();
-    ++number;
-  };
-  const int64_t bytes = each_piece(file, [&](std::string_view piece) {
-    while (!piece.empty()) {
-      const size_t newline = piece.find('\n');
-      line.append(piece.substr(0, newline));
-      if (line.size() > most_line_bytes) throw Error(ExitCode::data, "a line of more than 256 MiB", where(), "split the document");
-      if (newline == std::string_view::npos) return;
-      take_line();
-      piece.remove_prefix(newline + 1);
+// The earlier run had written all and was killed among the renames: whatever is still under its temporary name gets its own.
+void finish_publishing(const std::string& prefix) {
+  for (const char* extension : {".bin", ".meta.json", ".idx"}) {
+    const std::string path = prefix + extension, temporary = path + ".tmp";
+    std::error_code error;
+    const bool there = std::filesystem::exists(path, error), waiting = std::filesystem::exists(temporary, error);
+    if (there == waiting) {
+      throw Error(ExitCode::data, fmt::format("an interrupted build left {} {} and {}", there ? "both" : "neither", path, temporary), prefix,
+                  "remove the partial files and build anew");
     }
-  });
-  if (!line.empty()) take_line();
-  return bytes;
-}
-
-bool is_jsonl(const std::string& path, TextFormat format) {
-  const std::string extension = std::filesystem::path(path).extension().string();
-  return format == TextFormat::jsonl || (format == TextFormat::automatic && (extension == ".jsonl" || extension == ".json"));
+    if (waiting) rename_path(temporary, path, ExitCode::data);
+  }
+  std::error_code error;
+  std::filesystem::remove(prefix + ".lengths.tmp", error);
+  sync_parent_directory(prefix, ExitCode::data);
+  remove_journal(prefix);
 }
 }  // namespace
 
 BuildResult build_token_files(const BuildOptions& options) {
+  const Tokenizer tokenizer = Tokenizer::open(options.tokenizer, options.eod_token);
+  if (options.append_eod && !tokenizer.eod()) {
+    throw Error(ExitCode::config, "the tokenizer has no token that ends a document", options.tokenizer, "name one with --eod-token, or give --no-append-eod");
+  }
   // Every input is looked at before anything is written; it is opened again when its turn comes, so that many inputs need few descriptors.
-  const char* const fix = "check the path given to --input";
-  for (const std::string& path : options.inputs) File::open_for_read(path, ExitCode::data, fix);
+  for (const std::string& path : options.inputs) TextInput input(path);
 
-  IndexedDatasetWriter writer(options.prefix, token_type_for(ByteTokenizer::vocab_size));
-  DocumentSink sink(writer, options.append_eod);
+  for (const char* extension : {".bin", ".meta.json", ".idx"}) refuse_existing(options.prefix, extension);
+
+  const std::string job = job_of(options, tokenizer);
+  auto journal = read_journal(options.prefix);
+  if (journal && !options.resume) {
+    throw Error(ExitCode::data, "an interrupted build is there", journal_path(options.prefix), "go on with --resume, or remove this file");
+  }
+  if (journal && journal->job != job) {
+    throw Error(ExitCode::data, "the interrupted build had other inputs, options or another tokenizer", journal_path(options.prefix),
+                "give the same ones, or remove this file and build anew");
+  }
   BuildResult result;
-  for (const std::string& path : options.inputs) {
-    const File file = File::open_for_read(path, ExitCode::data, fix);
-    result.bytes_read += is_jsonl(path, options.format) ? read_jsonl(file, options.json_key, sink) : read_text(file, options.split, sink);
-  }
-  result.documents = writer.documents();
-  result.tokens = writer.tokens();
-  result.empty_documents = sink.empty_documents();
-  if (result.documents == 0) {
-    throw Error(ExitCode::data, fmt::format("the corpus is empty: no text in {} input file(s)", options.inputs.size()),
-        options.inputs.empty() ? "" : options.inputs.front(),
-                "give files that hold text");
-  }
-  writer.finish();
+  result.resumed_bytes = journal ? journal->bytes_read : 0;
+  if (!journal) journal.emplace().job = job;
+  BuildProgress done = *journal;
+  if (done.publishing) finish_publishing(options.prefix);
+  else done = Build(options, tokenizer, std::move(*journal)).run();
+
+  result.documents = done.documents;
+  result.tokens = done.tokens;
+  result.empty_documents = done.empty_documents;
+  result.bytes_read = done.bytes_read;
+  result.token_type = name(token_type_for(tokenizer.vocab_size()));
+  result.eod_id = tokenizer.eod();
+  result.eod_text = tokenizer.eod_text();
+  result.vocab_size = tokenizer.vocab_size();
   return result;
 }
 

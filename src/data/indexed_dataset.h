@@ -27,15 +27,24 @@ File open_megatron(const std::string& prefix, TokenLayout& layout);
 using IndexedDataset = TokenSource;
 
 // Writes a pair, one sequence a document, in constant memory. Both files appear under their final names only in finish(), .bin first;
-// without it nothing remains. Errors: ExitCode::data when an output exists, another writer is at it, a token does not fit the type or a
+// without it nothing remains, unless keep() was called: then PREFIX.bin.tmp and PREFIX.lengths.tmp stay, and a writer made with `done` goes on
+// behind what checkpoint() has put on disk. Errors: ExitCode::data when an output exists, another writer is at it, a token does not fit the type or a
 // document has 2^31 tokens or more; ExitCode::checkpoint on a full disk.
 class IndexedDatasetWriter {
  public:
+  struct Done {
+    int64_t documents = 0, tokens = 0;
+  };
   IndexedDatasetWriter(const std::string& prefix, TokenType type);
+  IndexedDatasetWriter(const std::string& prefix, TokenType type, Done done);
 
   void append(std::span<const int32_t> tokens);  // to the current document
   void end_document();                           // an empty document is written as a sequence of length 0
-  void finish();                                 // flush, fsync, rename
+  void finish();                                 // seal() and publish()
+  void seal();                                   // no more documents: index written, all on disk, under temporary names
+  void publish(const std::function<void()>& before_index = {});  // rename .bin, call, rename .idx
+  Done checkpoint();                             // tokens and lengths so far to disk; between documents
+  void keep();
 
   int64_t document_tokens() const { return document_tokens_; }  // so far, of the current document
   int64_t documents() const { return documents_; }

@@ -17,7 +17,11 @@ void put(OutputFile& file, T value) {
 }  // namespace
 
 IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx"), lengths_(prefix + ".lengths") {}
+    : IndexedDatasetWriter(prefix, type, Done{}) {}
+
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type, Done done)
+    : prefix_(prefix), type_(type), bin_(prefix + ".bin", done.tokens * size_bytes(type)), idx_(prefix + ".idx"),
+      lengths_(prefix + ".lengths", done.documents * 4), documents_(done.documents), tokens_(done.tokens) {}
 
 template <class T>
 void IndexedDatasetWriter::append_as(std::span<const int32_t> tokens) {
@@ -85,21 +89,42 @@ void IndexedDatasetWriter::write_index() {
   for (int64_t i = 0; i <= documents_; ++i) put(idx_, i);
 }
 
-void IndexedDatasetWriter::finish() {
+void IndexedDatasetWriter::seal() {
   OCTET_CHECK(document_tokens_ == 0, "{} tokens of an open document", document_tokens_);
   lengths_.flush();
   write_index();
   bin_.sync();
   idx_.sync();
+}
+
+void IndexedDatasetWriter::publish(const std::function<void()>& before_index) {
   // .bin first: the pair exists once .idx does, for that is what a reader opens.
   bin_.commit();
   try {
+    if (before_index) before_index();
     idx_.commit();
   } catch (...) {
     bin_.withdraw();
     throw;
   }
   sync_parent_directory(prefix_, ExitCode::data);
+}
+
+void IndexedDatasetWriter::finish() {
+  seal();
+  publish();
+}
+
+IndexedDatasetWriter::Done IndexedDatasetWriter::checkpoint() {
+  OCTET_CHECK(document_tokens_ == 0, "{} tokens of an open document", document_tokens_);
+  bin_.sync();
+  lengths_.sync();
+  return {documents_, tokens_};
+}
+
+void IndexedDatasetWriter::keep() {
+  bin_.keep();
+  lengths_.keep();
 }
 
 }  // namespace octet::data

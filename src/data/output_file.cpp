@@ -14,7 +14,7 @@ namespace {
 constexpr size_t buffer_bytes = size_t{1} << 20;
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+OutputFile::OutputFile(std::string path, int64_t keep_bytes) : path_(std::move(path)), bytes_(keep_bytes) {
   const std::string temporary = path_ + ".tmp";
   refuse_existing();
   const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
@@ -30,13 +30,16 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
   }
   if (!S_ISREG(opened.st_mode)) throw Error(ExitCode::data, "not a regular file", temporary, "remove it or choose another output");
   refuse_existing();
-  if (::ftruncate(fd, 0) != 0) throw_io_error("write", temporary, errno, ExitCode::data);
+  if (opened.st_size < keep_bytes) {
+    throw Error(ExitCode::data, "is shorter than the journal of the interrupted build says", temporary, "remove the partial files and build anew");
+  }
+  if (::ftruncate(fd, keep_bytes) != 0 || ::lseek(fd, keep_bytes, SEEK_SET) < 0) throw_io_error("write", temporary, errno, ExitCode::data);
   file_ = std::move(file);
   buffer_.reserve(buffer_bytes);
 }
 
 OutputFile::~OutputFile() {
-  if (!committed_) ::unlink(file_.path().c_str());
+  if (!committed_ && !kept_) ::unlink(file_.path().c_str());
 }
 
 void OutputFile::refuse_existing() const {
@@ -72,6 +75,8 @@ void OutputFile::commit() {
   rename_path(file_.path(), path_, ExitCode::data);
   committed_ = true;
 }
+
+void OutputFile::keep() { kept_ = true; }
 
 void OutputFile::withdraw() {
   if (committed_) ::unlink(path_.c_str());

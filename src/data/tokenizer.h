@@ -1,10 +1,19 @@
-// The byte tokenizer: ids 0-255 are the bytes of the text, 256 ends a document (EOD).
+// Tokenizers: bytes, SentencePiece, and byte-level BPE of a Hugging Face tokenizer.json, behind one class.
+//
+//   byte                  ids 0-255 are the bytes of the text, 256 ends a document (EOD)
+//   sentencepiece:MODEL   a SentencePiece .model file; EOD is its </s>
+//   hf:tokenizer.json     EOD is the token named by the user, or the first there is of <|endoftext|>, <|end_of_text|>, </s>, <eos>
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
+
+#include "data/bpe_tokenizer.h"
+#include "data/sentencepiece.h"
 
 namespace octet::data {
 
@@ -28,6 +37,43 @@ struct ByteTokenizer {
     }
     return text;
   }
+};
+
+class Tokenizer {
+ public:
+  // Working memory of encode; one a thread.
+  struct Scratch {
+    std::variant<std::monostate, BpeTokenizer::Scratch> bpe;
+    std::vector<int32_t> ids;
+  };
+
+  // `name` as above. eod_token: the EOD token's text (not for byte). Throws Error(ExitCode::config): an unknown name, a missing, hostile or
+  // unsupported file, an EOD token that the tokenizer does not have.
+  static Tokenizer open(const std::string& name, const std::optional<std::string>& eod_token = std::nullopt);
+
+  // Ids of a text, valid until the next call with this scratch. No BOS, no EOD. Precondition: valid UTF-8 (byte tokenizer: anything), at most
+  // DocumentReader::most_document_bytes. May be called from several threads with one scratch each.
+  std::span<const int32_t> encode(std::string_view text, Scratch& scratch) const;
+  // Bytes of the ids, EOD left out. Throws Error(ExitCode::data) for an id the tokenizer does not have.
+  std::string decode(std::span<const int32_t> ids) const;
+
+  std::string_view kind() const;                          // byte, sentencepiece, hf-bpe: as in PREFIX.meta.json
+  const std::string& file_name() const { return file_name_; }  // without folders; empty for byte
+  const std::string& file_xxh64() const { return file_xxh64_; }
+  int64_t vocab_size() const { return vocab_size_; }      // ids in use, with EOD
+  std::optional<int32_t> eod() const { return eod_; }
+  const std::string& eod_text() const { return eod_text_; }
+  bool takes_any_bytes() const { return std::holds_alternative<ByteTokenizer>(of_); }
+
+ private:
+  using Kind = std::variant<ByteTokenizer, SentencePieceModel, BpeTokenizer>;
+  explicit Tokenizer(Kind of) : of_(std::move(of)) {}
+  void choose_eod(const std::optional<std::string>& token, const std::string& where);
+
+  Kind of_;
+  std::string file_name_, file_xxh64_, eod_text_;
+  int64_t vocab_size_ = 0;
+  std::optional<int32_t> eod_;
 };
 
 }  // namespace octet::data

@@ -1,6 +1,12 @@
 #include "data/build.h"
 
+#include <zlib.h>
+#include <zstd.h>
+
+#include "data/build_journal.h"
+#include "data/token_meta.h"
 #include "data/tokenizer.h"
+#include "unit/data/bpe_fixture.h"
 #include "unit/data/test_files.h"
 
 namespace octet::data {
@@ -30,8 +36,17 @@ struct Build : ::testing::Test {
       for (int32_t id : tokens) text.push_back(id == ByteTokenizer::eod ? '|' : static_cast<char>(id));
       all.push_back(text);
     }
-    std::filesystem::remove(options.prefix + ".idx");
-    std::filesystem::remove(options.prefix + ".bin");
+    EXPECT_EQ(read_token_meta(options.prefix)->documents, result.documents);
+    remove_outputs();
+    return all;
+  }
+  void remove_outputs() {
+    for (const char* extension : {".idx", ".bin", ".meta.json"}) std::filesystem::remove(options.prefix + extension);
+  }
+  // The three files' bytes.
+  std::string outputs() {
+    std::string all;
+    for (const char* extension : {".idx", ".bin", ".meta.json"}) all += read_bytes(options.prefix + extension);
     return all;
   }
   void refuse(ExitCode code, const std::string& part) {
@@ -164,6 +179,170 @@ TEST_F(Build, ExistingOutputIsKept) {
   expect_error(ExitCode::data, "exists already", [&] { build_token_files(options); });
   EXPECT_EQ(read_bytes(options.prefix + ".idx"), idx);
   EXPECT_EQ(read_bytes(options.prefix + ".bin"), bin);
+}
+
+
+std::string gzip(const std::string& text) {
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+// Text that does not repeat too soon, in `lines` JSON lines.
+std::string jsonl(int lines) {
+  std::string out;
+  for (int i = 0; i < lines; ++i) {
+    out += "{\"id\": " + std::to_string(i) + ", \"text\": \"";
+    for (int w = 0; w < 5 + i % 40; ++w) out += "w" + std::to_string((i * 7919 + w * 104729) % 100003) + (w % 9 == 8 ? "\\n" : " ");
+    out += "\u00e9\"}\n";
+  }
+  return out;
+}
+
+TEST_F(Build, CompressedInputs) {
+  options.split = DocumentSplit::blank_lines;
+  const std::string large(3000000, 'q');
+  const Documents expected = {"one\n|", "two\n|", large + "|"};
+  for (const auto& bytes : {gzip("one\n\ntwo\n\n" + large), gzip("one\n\ntw") + gzip("") + gzip("o\n\n" + large), zstd("one\n\ntwo\n\n" + large),
+                            zstd("one\n") + std::string("\x50\x2A\x4D\x18\x03\0\0\0abc", 11) + zstd("\ntwo\n\n" + large)}) {
+    options.inputs.clear();
+    input("a.txt", bytes);   // by content, not by name
+    EXPECT_EQ(documents(), expected);
+  }
+  options.inputs.clear();
+  input("b.jsonl.gz", gzip("{\"text\": \"x\"}\n"));
+  input("c.json.zst", zstd("{\"text\": \"y\"}"));
+  EXPECT_EQ(documents(), (Documents{"x|", "y|"}));
+}
+
+TEST_F(Build, DamagedCompressedInputs) {
+  for (const auto& [whole, name] : {std::pair{gzip(jsonl(100)), std::string("gzip")}, std::pair{zstd(jsonl(100)), std::string("Zstandard")}}) {
+    for (size_t cut : {whole.size() - 1, whole.size() / 2, size_t{12}}) {
+      options.inputs.clear();
+      input("a.jsonl.gz", whole.substr(0, cut));
+      refuse(ExitCode::data, "a.jsonl.gz: truncated: ends in the middle of its " + name);
+    }
+    options.inputs.clear();
+    input("a.jsonl.gz", whole + "behind");
+    refuse(ExitCode::data, "a.jsonl.gz: damaged " + name);
+    std::string changed = whole;
+    changed[changed.size() / 2] = static_cast<char>(changed[changed.size() / 2] ^ 0x55);
+    options.inputs.clear();
+    input("a.jsonl.gz", changed);
+    EXPECT_EQ(error_of([&] { build_token_files(options); }).code, ExitCode::data);
+  }
+}
+
+TEST_F(Build, AnyNumberOfThreadsGivesTheSameBytes) {
+  TinyTokenizer tiny;
+  tiny.merges = {"w 1", "\xC4\xA0 w", "1 1", "0 0"};
+  tiny.added = {{"<eos>", true}};
+  write_bytes(directory / "t.json", tiny.json());
+  input("a.jsonl", jsonl(20000));
+  input("b.txt", "tail \xC3\xA9");
+  for (const std::string& tokenizer : {std::string("byte"), "hf:" + (directory / "t.json")}) {
+    options.tokenizer = tokenizer;
+    std::string first;
+    for (int threads : {1, 2, 5}) {
+      options.threads = threads;
+      build_token_files(options);
+      if (first.empty()) first = outputs();
+      EXPECT_TRUE(outputs() == first) << threads;
+      remove_outputs();
+    }
+  }
+}
+
+TEST_F(Build, TheFirstErrorIsReportedWhateverTheThreads) {
+  std::string text = jsonl(20000);
+  for (size_t line : {15000u, 3000u}) {
+    size_t at = 0;
+    for (size_t i = 0; i < line; ++i) at = text.find('\n', at) + 1;
+    text[at] = '[';
+  }
+  input("a.jsonl", text);
+  for (int threads : {1, 4}) {
+    options.threads = threads;
+    refuse(ExitCode::data, "a.jsonl:3001: not valid JSON");
+  }
+}
+
+TEST_F(Build, LargeIntegersAreValidJson) {
+  input("a.jsonl", "{\"id\": 123456789012345678901234567890, \"text\": \"one\"}\n");
+  EXPECT_EQ(documents(), (Documents{"one|"}));
+}
+
+TEST_F(Build, InvalidUtf8) {
+  TinyTokenizer tiny;
+  tiny.added = {{"<eos>", true}};
+  write_bytes(directory / "t.json", tiny.json());
+  options.tokenizer = "hf:" + (directory / "t.json");
+  options.split = DocumentSplit::blank_lines;
+  input("a.txt", "good\n\nbad \xC3\x28");
+  refuse(ExitCode::data, "a.txt: not valid UTF-8 at byte 10");
+  options.replace_invalid_utf8 = true;
+  build_token_files(options);
+  EXPECT_EQ(IndexedDataset::open(options.prefix).length(1), 9);  // "bad ", three bytes of U+FFFD, "(", EOD
+  remove_outputs();
+  options.inputs.clear();
+  input("b.jsonl", "{\"text\": \"\xFF\"}");
+  build_token_files(options);
+  EXPECT_EQ(IndexedDataset::open(options.prefix).length(0), 4);
+}
+
+TEST_F(Build, TokenizerWithoutEod) {
+  write_bytes(directory / "t.json", TinyTokenizer().json());
+  options.tokenizer = "hf:" + (directory / "t.json");
+  input("a.txt", "text");
+  refuse(ExitCode::config, "no token that ends a document");
+  options.append_eod = false;
+  build_token_files(options);
+  EXPECT_EQ(read_token_meta(options.prefix)->eod_id, std::nullopt);
+  EXPECT_EQ(read_token_meta(options.prefix)->tokenizer, "hf-bpe");
+}
+
+TEST_F(Build, CommitsDoNotChangeTheOutput) {
+  input("a.jsonl.gz", gzip(jsonl(20000)));
+  input("b.txt", "the second");
+  build_token_files(options);
+  const std::string expected = outputs();
+  remove_outputs();
+  options.commit_bytes = 1;
+  options.resume = true;   // nothing to resume: begins anew
+  build_token_files(options);
+  EXPECT_TRUE(outputs() == expected);
+  EXPECT_FALSE(read_journal(options.prefix));
+}
+
+TEST_F(Build, InterruptedBuilds) {
+  input("a.txt", "some text");
+  BuildProgress progress;
+  progress.job = "another job";
+  write_journal(options.prefix, progress);
+  expect_error(ExitCode::data, "an interrupted build is there", [&] { build_token_files(options); });
+  options.resume = true;
+  expect_error(ExitCode::data, "had other inputs, options or another tokenizer", [&] { build_token_files(options); });
+  for (const char* text : {"", "{}", "[]", "{\"format\": \"octet-build\", \"version\": 1}", "{\"format\": \"octet-build\", \"version\": [[[[1]]]]}"}) {
+    write_bytes(journal_path(options.prefix), text);
+    expect_error(ExitCode::data, "out.resume.json: ", [&] { build_token_files(options); });
+  }
+  progress.position = {3, 4, 5};
+  progress.tokens = 6;
+  EXPECT_EQ(to_json(parse_build_progress(to_json(progress), "j")), to_json(progress));
 }
 
 }  // namespace
