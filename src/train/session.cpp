@@ -6,6 +6,7 @@
 
 #include "core/philox.h"
 #include "data/sample_cache.h"
+#include "data/token_meta.h"
 
 namespace octet {
 namespace {
@@ -66,9 +67,29 @@ DataSession::DataSession(const RunConfig& c, const std::vector<SourceState>* sav
 }
 
 const data::TokenSource& DataSession::open(const std::string& path, const std::string& format, const RunConfig& c) {
+  check_meta(path, c);
   files_.push_back(std::make_unique<data::TokenSource>(data::TokenSource::open(path, data::token_format(format), c.data.eod_id)));
   if (files_.back()->tokens() <= full_check_tokens) files_.back()->check_tokens(c.model.vocab_size);
   return *files_.back();
+}
+
+// What `octet data build` wrote beside the token files; files from elsewhere, and patterns of several files, have none.
+void DataSession::check_meta(const std::string& path, const RunConfig& c) {
+  const auto meta = data::read_token_meta(path);
+  if (!meta) return;
+  if (meta->vocab_size > c.model.vocab_size) {
+    throw Error(ExitCode::config, fmt::format("is {}, but {} was made by a tokenizer of {} ids", c.model.vocab_size, path, meta->vocab_size), "model.vocab_size",
+                fmt::format("set it to {} or more, or choose other data", meta->vocab_size));
+  }
+  const bool uses_eod = c.data.eod_mask_loss || c.data.document_mask || c.data.reset_position_ids;
+  if (uses_eod && meta->eod_id && *meta->eod_id != c.data.eod_id) {
+    throw Error(ExitCode::config, fmt::format("is {}, but documents of {} end with {}", c.data.eod_id, path, *meta->eod_id), "data.eod_id", fmt::format("set it to {}", *meta->eod_id));
+  }
+  if (!tokenizer_) {
+    tokenizer_ = {path, meta->tokenizer_xxh64};
+  } else if (tokenizer_->second != meta->tokenizer_xxh64) {
+    throw Error(ExitCode::config, fmt::format("{} and {} were made by different tokenizers", tokenizer_->first, path), "data", "build them with the same one");
+  }
 }
 
 void DataSession::open_train(const RunConfig& c, const std::vector<SourceState>* saved) {

@@ -40,7 +40,7 @@ class DataSession {
   // Opens all sources and checks them: readable, long enough, every token id below the vocabulary (sources of up to 2^28 tokens are read
   // through; in larger ones the loader checks ids as they come). saved: the sources of the checkpoint resumed from, or null, with
   // the number of samples it consumed; sources must then be as many, as long, of the same weights and orders.
-  // Errors: ExitCode::data for files, ExitCode::config where config and checkpoint contradict each other.
+  // Errors: ExitCode::data for files, ExitCode::config where config and checkpoint, or config and a file's PREFIX.meta.json contradict each other.
   explicit DataSession(const RunConfig& config, const std::vector<SourceState>* saved = nullptr, const BlendState* saved_blend = nullptr, int64_t consumed = 0);
 
   size_t sources() const { return train_.size(); }
@@ -61,6 +61,7 @@ class DataSession {
   void make_order(const RunConfig& c);
   void check_order(int64_t samples) const;
   void make_validation(const RunConfig& c);
+  void check_meta(const std::string& path, const RunConfig& c);
   const data::TokenSource& open(const std::string& path, const std::string& format, const RunConfig& c);
 
   data::LoaderOptions options_;
@@ -72,6 +73,7 @@ class DataSession {
   BlendState blend_state_;
   std::vector<ValidationSet> validation_;
   std::vector<std::string> notes_;
+  std::optional<std::pair<std::string, std::string>> tokenizer_;   // of the first source that names one: path, checksum of the tokenizer
 };
 
 }  // namespace octet
