@@ -4,7 +4,7 @@ A code block of README.md or docs/ that contains a command is marked by an HTML 
   <!-- run -->                     the test runs it; blocks of a page run in order, in one shell
   <!-- run: outside the test -->   it needs what a test has not (root, an hour, a network); the quickstart and the tutorial's first step
   <!-- usage -->                   a synopsis with placeholders
-The test's folder has configs/, scripts/ and docs/ of the clone, my.txt, data/my (bytes), runs/my-bf16 and runs/my-blockwise. `octet train` is
+The test's folder has configs/, scripts/ and docs/ of the clone, my.txt (these pages and the Python sources), data/my (bytes), runs/my-bf16 and runs/my-blockwise. `octet train` is
 given few and short steps behind its own arguments; everything else runs as it stands.
 """
 
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import unittest
 
-from octet_cli import OK, SOURCE, Sandbox, text
+from octet_cli import OK, SOURCE, Sandbox
 
 PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^ *(?:\$octet|octet|build/release/octet|scripts/\w+\.(?:sh|py)|\.venv/bin/python) ", re.M)
@@ -59,7 +59,9 @@ class Documentation(Sandbox):
             (cls.template / folder).mkdir(parents=True)
         for folder in ("configs", "scripts", "docs", "tests", ".venv"):
             (cls.template / folder).symlink_to(SOURCE / folder)
-        (cls.template / "my.txt").write_text(text(20000), encoding="ascii")
+        # Real text, rich enough for a vocabulary of 4096: the project's own pages and scripts.
+        sources = [*PAGES, *sorted(SOURCE.glob("scripts/**/*.py")), *sorted(SOURCE.glob("tests/**/*.py"))]
+        (cls.template / "my.txt").write_text("\n\n".join(path.read_text(encoding="utf-8") for path in sources), encoding="utf-8")
         wrapper = cls.template / "build" / "release" / "octet"
         wrapper.write_text(WRAPPER.format(octet=os.environ["OCTET_BIN"], small=" ".join(SMALL)))
         wrapper.chmod(0o755)
