@@ -29,6 +29,7 @@ bool DocumentReader::open() {
 
 // Reads until `at_least` bytes are ahead or the input ends; false when nothing is ahead.
 bool DocumentReader::refill(size_t at_least) {
+  if (ahead_.size() - used_ >= at_least) return true;   // before the erase below, which would be made for every line
   if (used_ > 0 && !ended_) {
     ahead_.erase(0, used_);
     used_ = 0;

@@ -147,19 +147,23 @@ TEST(Tokenizer, OpensByName) {
 TEST(Tokenizer, SentencePieceTrainAndEncode) {
   TemporaryDirectory directory;
   std::string text;
-  for (int i = 0; i < 400; ++i) text += "the cat number " + std::to_string(i) + " sat on the mat \xC3\xA9t\xC3\xA9\n";
+  for (int i = 0; i < 400; ++i) {
+    std::string word;
+    for (int n = i * 7919 + 11; n > 0; n /= 17) word += static_cast<char>('a' + n % 17);
+    text += "the cat " + word + " sat on the mat " + std::to_string(i) + " \xC3\xA9t\xC3\xA9\n";
+  }
   write_bytes(directory / "t.txt", text);
   for (const char* type : {"bpe", "unigram"}) {
     TrainTokenizerOptions train;
     train.inputs = {directory / "t.txt"};
     train.model_type = type;
-    train.vocab_size = 280;
+    train.vocab_size = 330;
     const auto result = train_sentencepiece(train);
     EXPECT_EQ(result.lines, 400);
     EXPECT_EQ(train_sentencepiece(train).model, result.model);
     write_bytes(directory / "m.model", result.model);
     const Tokenizer tokenizer = Tokenizer::open("sentencepiece:" + (directory / "m.model"));
-    EXPECT_EQ(tokenizer.vocab_size(), 280);
+    EXPECT_EQ(tokenizer.vocab_size(), 330);
     EXPECT_EQ(tokenizer.eod(), 2);
     Tokenizer::Scratch scratch;
     const std::string some = "the  cat \xE4\xB8\xAD 42";  // with characters outside the corpus: bytes
