@@ -50,6 +50,10 @@ run_target() {
 export -f run_target
 export FUZZ_RUNS=$runs
 
+# Scratch folders (tests/fuzz/fuzz.h) of targets that were killed or found something.
+for folder in /dev/shm/octet-fuzz-*; do
+  [ ! -d "$folder" ] || [ -d "/proc/${folder##*-}" ] || rm -rf "$folder"
+done
 rm -rf build/fuzz/results
 mkdir -p build/fuzz/results build/fuzz/artifacts
 printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'run_target {}'
@@ -58,7 +62,7 @@ failed=()
 printf '\n| target | executions | edges | corpus | seconds | executions/s | findings |\n|---|---:|---:|---:|---:|---:|---|\n'
 for target in "${targets[@]}"; do
   read -r _ rc executions edges corpus seconds <"build/fuzz/results/$target"
-  rate=$(awk -v n="$executions" -v s="$seconds" 'BEGIN { printf "%d", s > 0 ? n / s : 0 }')
+  rate=$(awk -v n="$executions" -v s="$seconds" 'BEGIN { printf "%d", (s > 0 ? n / s : 0) }')
   finding=none
   if [ "$rc" != 0 ]; then
     finding="**exit code $rc**"

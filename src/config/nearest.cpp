@@ -1,6 +1,9 @@
 #include "config/nearest.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
 
 namespace octet {
 namespace {
@@ -17,25 +20,37 @@ char folded(char c) {
 size_t edit_distance(std::string_view a, std::string_view b) {
   a = a.substr(0, kMaxLength);
   b = b.substr(0, kMaxLength);
-  std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  using Row = std::array<size_t, kMaxLength + 1>;
+  Row rows[3];
+  Row *before = &rows[0], *previous = &rows[1], *current = &rows[2];
+  for (size_t j = 0; j <= b.size(); ++j) (*current)[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
-    before.swap(previous);
-    previous.swap(row);
+    std::swap(before, previous);
+    std::swap(previous, current);
+    Row& row = *current;
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
       const char x = folded(a[i - 1]), y = folded(b[j - 1]);
-      row[j] = std::min({previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (x == y ? 0u : 1u)});
-      if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y) row[j] = std::min(row[j], before[j - 2] + 1);
+      row[j] = std::min({(*previous)[j] + 1, row[j - 1] + 1, (*previous)[j - 1] + (x == y ? 0u : 1u)});
+      if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y) row[j] = std::min(row[j], (*before)[j - 2] + 1);
     }
   }
-  return row[b.size()];
+  return (*current)[b.size()];
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  const auto closer = [&](const std::string& a, const std::string& b) { return edit_distance(word, a) < edit_distance(word, b); };
-  const auto best = std::min_element(candidates.begin(), candidates.end(), closer);
-  return best == candidates.end() ? std::string() : *best;
+  const std::string* best = nullptr;
+  size_t least = std::numeric_limits<size_t>::max();
+  for (const std::string& c : candidates) {
+    // So many insertions or deletions are needed at least.
+    const size_t a = std::min(word.size(), kMaxLength), b = std::min(c.size(), kMaxLength), gap = a > b ? a - b : b - a;
+    if (gap >= least) continue;
+    const size_t distance = edit_distance(word, c);
+    if (distance >= least) continue;
+    least = distance;
+    best = &c;
+  }
+  return best ? *best : std::string();
 }
 
 bool plausible_typo(std::string_view word, std::string_view candidate) {
