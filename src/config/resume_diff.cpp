@@ -121,6 +121,7 @@ void check_config_changes(std::vector<ConfigChange>& changes, const std::vector<
 
 std::string change_text(const json& value) {
   if (value.is_null()) return "-";
+  if (value.is_array() && !value.empty() && value[0].is_object()) return fmt::format("a list of {}", value.size());   // entries are compared where they are as many
   return printable(value.dump(-1, ' ', true, json::error_handler_t::replace), 60);
 }
 

@@ -68,6 +68,7 @@ nlohmann::json sources_json(const std::vector<SourceState>& sources) {
 
 nlohmann::json blend_json(const BlendState& b) {
   nlohmann::json j = {{"samples", b.samples}};
+  if (b.begins_at > 0) j["begins_at"] = b.begins_at;
   if (b.cache) j["cache"] = hash_text(*b.cache);
   return j;
 }
@@ -153,8 +154,9 @@ RunState read_state(const Checkpoint& c) {
     const auto blend = state_value<nlohmann::json>(c.state(), "blend", c.path());
     s.blend.samples = state_value<int64_t>(blend, "samples", c.path());
     s.blend.cache = optional_hash(blend, "cache", c.path());
+    s.blend.begins_at = optional_value<int64_t>(blend, "begins_at", c.path()).value_or(0);
   }
-  bool possible = s.samples >= 0 && s.tokens >= 0 && s.blend.samples >= 0 && !s.sources.empty();
+  bool possible = s.samples >= 0 && s.tokens >= 0 && s.blend.samples >= 0 && s.blend.begins_at >= 0 && s.blend.begins_at <= s.samples && !s.sources.empty();
   for (const SourceState& source : s.sources) possible = possible && source.samples >= 0 && source.tokens >= 0 && source.sampler.epochs >= 1;
   if (!possible) throw Error(ExitCode::checkpoint, "the state has impossible counters", c.path().string(), "resume from another checkpoint");
   return s;

@@ -47,13 +47,14 @@ DataSession::DataSession(const RunConfig& c, const std::vector<SourceState>* sav
   options_.readers = std::clamp<int64_t>(c.data.prefetch, 1, most_readers);
 
   blend_state_.samples = saved_blend && saved_blend->samples > 0 ? saved_blend->samples : c.run.steps * c.batch.global;
+  blend_state_.begins_at = saved_blend ? saved_blend->begins_at : 0;
   open_train(c, saved);
   make_order(c);
   if (saved) check_saved(c, *saved, saved_blend ? *saved_blend : BlendState{});
-  check_order(std::max(consumed, c.run.steps * c.batch.global));
+  check_order(std::max(consumed, c.run.steps * c.batch.global) - blend_state_.begins_at);
   if (saved) {
     data::BlendOrder order = *order_;
-    order.skip_to(consumed);
+    order.skip_to(consumed - blend_state_.begins_at);
     for (size_t k = 0; k < states_.size(); ++k) {
       if (order.taken()[k] != (*saved)[k].samples) {
         other_data(where_of(k), fmt::format("the checkpoint has read {} samples of it, but the order of the blend says {}", (*saved)[k].samples, order.taken()[k]));
@@ -216,7 +217,7 @@ void DataSession::make_validation(const RunConfig& c) {
 
 std::unique_ptr<data::StepLoader> DataSession::loader(int64_t first_sample, data::SampleReader reader) const {
   data::LoaderOptions o = options_;
-  o.first_sample = first_sample;
+  o.first_sample = first_sample - blend_state_.begins_at;
   std::vector<const data::GptDataset*> sources;
   for (const auto& t : train_) sources.push_back(t.get());
   return std::make_unique<data::StepLoader>(std::move(sources), *order_, o, std::move(reader));

@@ -28,6 +28,7 @@ struct SourceState {
 struct BlendState {
   int64_t samples = 0;                           // that the first run planned, which the samplers were built for
   std::optional<uint64_t> cache;                 // fingerprint of an order that was taken over
+  int64_t begins_at = 0;                         // samples the run had consumed when this order began: a resumed run was allowed other data
 };
 
 struct ValidationSet {

@@ -60,6 +60,7 @@ struct StartingPoint {
   std::string present;                    // names of the checkpoints there were, to notice a run that writes meanwhile
   std::vector<std::string> notes;
   std::vector<ConfigChange> changes;      // of the config, since the run began
+  bool new_order = false;                 // --allow-config-change let the data change: the sample order begins anew
 };
 
 std::string checkpoint_names(const std::filesystem::path& checkpoints) {
@@ -76,6 +77,14 @@ std::string checkpoint_names(const std::filesystem::path& checkpoints) {
 void note_changes(const nlohmann::json& saved, const nlohmann::json& resolved, const TrainOptions& options, std::vector<ConfigChange>& changes) {
   changes = config_changes(saved, resolved);
   check_config_changes(changes, options.allow_config_change);
+}
+
+// An allowed change after which the checkpoint's sample order means nothing.
+bool changes_sample_order(const std::vector<ConfigChange>& changes) {
+  constexpr std::string_view keys[] = {"data.train", "data.blend_cache", "data.split", "data.seq_len", "data.seed", "data.partial_samples"};
+  return std::any_of(changes.begin(), changes.end(), [&](const ConfigChange& c) {
+    return c.allowed && std::any_of(std::begin(keys), std::end(keys), [&](std::string_view key) { return c.path == key || c.path.starts_with(std::string(key) + "."); });
+  });
 }
 
 std::string change_table(const std::vector<ConfigChange>& changes) {
@@ -141,6 +150,10 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
                           {"memory_bytes", engine.memory().total()}});
   if (const auto watched = engine.quant().health(); !watched.empty()) metrics.event("stats_sites", {{"sites", health_sites(watched)}});
   if (start.checkpoint) console.message(fmt::format("resumed from {} at step {}", from, start.state.step));
+  if (start.new_order) {
+    console.message(fmt::format("a new sample order begins behind step {}; samples that the run has seen may come again", start.state.step));
+    metrics.event("new_sample_order", {{"step", start.state.step}, {"samples", start.state.samples}});
+  }
   if (start.initial) console.message(fmt::format("weights taken from {}", start.initial->path().string()));
 }
 
@@ -191,7 +204,10 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
       start.initial = Checkpoint::open(resolve_checkpoint(options.init_from, start.notes));
     }
   }
-  DataSession data(config, start.checkpoint ? &start.state.sources : nullptr, start.checkpoint ? &start.state.blend : nullptr, start.state.samples);
+  const bool new_order = changes_sample_order(start.changes);
+  if (new_order) start.state.blend = {(config.run.steps - start.state.step) * config.batch.global, {}, start.state.samples};
+  DataSession data(config, start.checkpoint && !new_order ? &start.state.sources : nullptr, start.checkpoint ? &start.state.blend : nullptr, start.state.samples);
+  start.new_order = new_order;
   start.state.sources = data.states();
   start.state.blend = data.blend_state();
   start.notes.insert(start.notes.end(), data.notes().begin(), data.notes().end());

@@ -121,7 +121,7 @@ class Caches(Sandbox):
         other = {"train": [self.source(self.prefix, 80, "b", seed=5)]}
         for changed in (other, {"train": [{"path": str(self.prefix)}]}):
             result = octet("train", "--config", self.config(data=changed, run={"steps": 8}), "--run-dir", run, "--resume", "must")
-            self.assert_one_line(result, CONFIG, "data.train.0", "order")
+            self.assert_one_line(result, CONFIG, "data.train.0.index_cache", "--allow-config-change data.train")
         result = octet("train", "--config", self.config(data=data, run={"steps": 8}), "--run-dir", run, "--resume", "must")
         self.assertEqual(result.rc, OK, result)
         straight = self.train("straight", data=data, run={"steps": 8})
