@@ -5,7 +5,7 @@ add_library(octet_flags INTERFACE)
 target_compile_options(octet_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -Werror -march=x86-64-v3 -ffp-contract=off>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3 -fno-math-errno -fno-trapping-math>)
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-fno-math-errno -fno-trapping-math>)
 if(OCTET_SANITIZE)
   target_compile_options(octet_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${OCTET_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(octet_flags INTERFACE -fsanitize=${OCTET_SANITIZE})
