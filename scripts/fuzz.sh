@@ -4,14 +4,24 @@
 
 runs=1000000
 jobs=$(nproc)
+build_only=false
+programs=
 targets=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
-      echo "usage: scripts/fuzz.sh [--runs N] [--jobs N] [TARGET...]"
+      echo "usage: scripts/fuzz.sh [--runs N] [--jobs N] [--build-only | --programs FOLDER] [TARGET...]"
       echo "  Runs each target (default: all of tests/fuzz/CMakeLists.txt) N times (default 1000000) from its seeds in tests/fuzz/corpus/ and"
       echo "  from what earlier runs found (build/fuzz/corpus/). Inputs that fail are kept in build/fuzz/artifacts/; exit code 1 when there are any."
+      echo "  --build-only       build, and put the stripped programs with the libraries they need into build/fuzz/portable (printed last): they run on any"
+      echo "                     x86-64-v3 Linux of the same glibc or a newer one"
+      echo "  --programs FOLDER  run the programs of such a folder and build nothing; neither compiler nor libraries are needed"
       exit 0 ;;
+    --build-only) build_only=true ;;
+    --programs)
+      need_value "$1" $#
+      programs=$(user_path "$2")
+      shift ;;
     --runs | --jobs)
       need_value "$1" $#
       need_count "$1" "$2"
@@ -28,10 +38,39 @@ mapfile -t known < <(sed -n 's/^octet_fuzz(\([a-z0-9_]*\))$/\1/p' tests/fuzz/CMa
 for target in "${targets[@]}"; do
   [[ " ${known[*]} " == *" $target "* ]] || usage_error "unknown target '$target'; there are ${known[*]}"
 done
-command -v clang++ >/dev/null || die "clang++ was not found; run scripts/setup.sh --tests"
+! $build_only || [ -z "$programs" ] || usage_error "--build-only and --programs exclude each other"
+
+# make_portable: stripped copies of the targets, and every library but glibc's own in lib/, where the programs look first.
+make_portable() {
+  local out=build/fuzz/portable target
+  rm -rf "$out"
+  mkdir -p "$out/lib"
+  for target in "${targets[@]}"; do
+    strip -s -o "$out/fuzz_$target" "build/fuzz/tests/fuzz/fuzz_$target"
+    ldd "build/fuzz/tests/fuzz/fuzz_$target"
+  done | awk '$2 == "=>" {print $3}' | sort -u | while read -r library; do
+    case ${library##*/} in
+      libc.so.* | libm.so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.*) ;;
+      *) cp -L "$library" "$out/lib/" ;;
+    esac
+  done
+  say "fuzz: ${#targets[@]} programs, $(du -sm "$out" | cut -f1) MB; elsewhere, in a clone that has this folder: scripts/fuzz.sh --programs $out"
+  printf '%s\n' "$ROOT/$out"
+}
 
 began=$SECONDS
-scripts/build.sh fuzz "${targets[@]/#/--target=fuzz_}"
+if [ -z "$programs" ]; then
+  command -v clang++ >/dev/null || die "clang++ was not found; run scripts/setup.sh --tests"
+  scripts/build.sh fuzz "${targets[@]/#/--target=fuzz_}"
+  if $build_only; then
+    make_portable
+    exit 0
+  fi
+  programs=build/fuzz/tests/fuzz
+fi
+for target in "${targets[@]}"; do
+  [ -x "$programs/fuzz_$target" ] || die "there is no program $programs/fuzz_$target; scripts/fuzz.sh --build-only makes them"
+done
 
 # run_target NAME: leaves one line "NAME RC EXECUTIONS EDGES CORPUS SECONDS" in build/fuzz/results/NAME.
 run_target() {
@@ -39,7 +78,7 @@ run_target() {
   mkdir -p "build/fuzz/corpus/$target"
   [ ! -f "tests/fuzz/dict/$target.dict" ] || dictionary=("-dict=tests/fuzz/dict/$target.dict")
   began=$(date +%s.%N)
-  "build/fuzz/tests/fuzz/fuzz_$target" -runs="$FUZZ_RUNS" -seed=1 -max_len=4096 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
+  "$FUZZ_PROGRAMS/fuzz_$target" -runs="$FUZZ_RUNS" -seed=1 -max_len=4096 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="build/fuzz/artifacts/$target-" "${dictionary[@]}" "build/fuzz/corpus/$target" "tests/fuzz/corpus/$target" >"$log" 2>&1 || rc=$?
   awk -v target="$target" -v rc="$rc" -v began="$began" -v ended="$(date +%s.%N)" '
     match($0, /cov: [0-9]+/) { edges = substr($0, RSTART + 5, RLENGTH - 5) }
@@ -48,7 +87,7 @@ run_target() {
     END { printf "%s %d %d %d %d %.1f\n", target, rc, executions, edges, corpus, ended - began }' "$log" >"build/fuzz/results/$target"
 }
 export -f run_target
-export FUZZ_RUNS=$runs
+export FUZZ_RUNS=$runs FUZZ_PROGRAMS=$programs
 
 # Scratch folders (tests/fuzz/fuzz.h) of targets that were killed or found something.
 for folder in /dev/shm/octet-fuzz-*; do

@@ -84,7 +84,9 @@ size_t BpeModel::merge_short(std::string_view bytes, int32_t* ids) const {
 
 void BpeModel::merge_long(std::string_view bytes, BpeScratch& scratch, TokenBuffer& out) const {
   const auto n = static_cast<uint32_t>(bytes.size());
-  auto& [ids, ranks, next, previous, heap] = scratch;
+  std::vector<int32_t>& ids = scratch.ids;   // no structured binding: Clang 14 cannot capture one
+  std::vector<uint32_t>&ranks = scratch.ranks, &next = scratch.next, &previous = scratch.previous;
+  std::vector<uint64_t>& heap = scratch.heap;
   ids.resize(n);
   ranks.resize(n);
   next.resize(n);

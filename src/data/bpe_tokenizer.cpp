@@ -1,5 +1,7 @@
 #include "data/bpe_tokenizer.h"
 
+#include <utility>
+
 namespace octet::data {
 namespace {
 std::vector<AddedToken> added(const TokenizerJson& json, bool normalized) {
@@ -11,8 +13,8 @@ std::vector<AddedToken> added(const TokenizerJson& json, bool normalized) {
 }
 }  // namespace
 
-BpeTokenizer::BpeTokenizer(const TokenizerJson& json, const std::string& where)
-    : classes_(std::make_shared<const UnicodeClasses>()),
+BpeTokenizer::BpeTokenizer(const TokenizerJson& json, const std::string& where, std::shared_ptr<const UnicodeClasses> classes)
+    : classes_(std::move(classes)),
       normalizer_(json.normalizer),
       raw_(added(json, false), nullptr, classes_, where),
       normalized_(added(json, true), &normalizer_, classes_, where),

@@ -28,8 +28,9 @@ class BpeTokenizer {
     TokenBuffer ids;
   };
 
-  // Throws Error(ExitCode::config); `where` names the file.
-  BpeTokenizer(const TokenizerJson& json, const std::string& where);
+  // Throws Error(ExitCode::config); `where` names the file. Making the classes takes milliseconds; several tokenizers may share them.
+  BpeTokenizer(const TokenizerJson& json, const std::string& where,
+               std::shared_ptr<const UnicodeClasses> classes = std::make_shared<const UnicodeClasses>());
 
   // Appends to scratch.ids. Precondition: valid UTF-8, less than 2^31 bytes.
   void encode(std::string_view text, Scratch& scratch) const;

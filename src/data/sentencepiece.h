@@ -16,7 +16,7 @@ class SentencePieceModel {
  public:
   static constexpr uint64_t most_file_bytes = uint64_t{64} << 20;
 
-  // Serialized ModelProto. Throws Error(ExitCode::config) with `where` when the library does not take it.
+  // Serialized ModelProto. Throws Error(ExitCode::config) with `where` when data/sentencepiece_check.h or the library does not take it.
   static SentencePieceModel parse(std::string_view model, const std::string& where);
   SentencePieceModel(SentencePieceModel&&) noexcept;
   SentencePieceModel& operator=(SentencePieceModel&&) noexcept;

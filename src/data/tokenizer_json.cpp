@@ -17,6 +17,7 @@ namespace octet::data {
 namespace {
 namespace dom = simdjson::dom;
 constexpr int most_nesting = 8;   // of Sequence in Sequence
+constexpr size_t most_steps = 64;  // of normalizers and of pre-tokenizers: each costs a pass over the text
 constexpr size_t shown_bytes = 60;
 
 std::string shown(std::string_view text) {
@@ -104,6 +105,7 @@ void parse_normalizer(const Node& node, std::vector<NormalForm>& out, int depth)
     return;
   }
   node.only({"type"});
+  if (out.size() == most_steps) node.fail(fmt::format("is more than {} steps", most_steps));
   if (type == "NFC") out.push_back(NormalForm::nfc);
   else if (type == "NFD") out.push_back(NormalForm::nfd);
   else if (type == "NFKC") out.push_back(NormalForm::nfkc);
@@ -150,6 +152,7 @@ struct PreTokenizerParser {
       node.at("pretokenizers").each([&](const Node& item) { parse(item, depth + 1); });
       return;
     }
+    if (out.splits.size() == most_steps && type != "ByteLevel") node.fail(fmt::format("is more than {} steps", most_steps));
     if (byte_level) node.fail("a step behind ByteLevel is not supported", "ByteLevel must be the last pre-tokenizer");
     if (type == "Split") {
       out.splits.emplace_back(parse_split(node));

@@ -90,6 +90,10 @@ std::string replace_invalid_utf8(std::string_view text) {
 
 UnicodeClasses::UnicodeClasses() {
   const std::vector<uint8_t> all = categories();
+  for (uint32_t c = 0; c < limit; ++c) {
+    if (!runs_.empty() && runs_.back().category == all[c]) runs_.back().last = c;
+    else runs_.push_back({c, c, all[c]});
+  }
   std::map<std::string_view, uint16_t> known;
   for (size_t block = 0; block < index_.size(); ++block) {
     const std::string_view content(reinterpret_cast<const char*>(all.data()) + block * 256, 256);
@@ -124,10 +128,10 @@ bool UnicodeClasses::is_word(uint32_t code) const {
 
 std::vector<CodeRange> UnicodeClasses::ranges(uint32_t mask) const {
   std::vector<CodeRange> out;
-  for (uint32_t c = 0; c < limit; ++c) {
-    if (!(mask >> category(c) & 1) || (c >= 0xD800 && c <= 0xDFFF)) continue;
-    if (!out.empty() && out.back().last + 1 == c) out.back().last = c;
-    else out.push_back({c, c});
+  for (const Run& run : runs_) {
+    if (!(mask >> run.category & 1) || run.category == U_SURROGATE) continue;
+    if (!out.empty() && out.back().last + 1 == run.first) out.back().last = run.last;
+    else out.push_back({run.first, run.last});
   }
   return out;
 }

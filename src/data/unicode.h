@@ -53,11 +53,16 @@ class UnicodeClasses {
   uint8_t ascii_kind(unsigned char byte) const { return low_kinds_[byte]; }
   bool is_numeric(uint32_t code) const;    // Nd, Nl, No of Unicode 17 (the Digits step)
   bool is_word(uint32_t code) const;       // \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control
-  // Sorted ranges of all code points with category in `mask` (bit i: category i).
+  // Sorted ranges of all code points with category in `mask` (bit i: category i), without surrogates. Cheap: patterns of hostile files ask often.
   std::vector<CodeRange> ranges(uint32_t mask) const;
 
  private:
+  struct Run {
+    uint32_t first, last;
+    uint8_t category;
+  };
   std::vector<uint8_t> blocks_;
+  std::vector<Run> runs_;                  // neighbours of one category, in order
   std::array<uint16_t, limit / 256> index_{};
   std::array<uint8_t, 256> low_kinds_{};
   std::array<uint8_t, 32> kind_of_category_{};

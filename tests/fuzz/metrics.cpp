@@ -21,6 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       fuzz::require(run.train[i].step > run.train[i - 1].step && run.train[i].tokens > run.train[i - 1].tokens, "steps and tokens increase");
     }
     report::flatten_config(run.config);
+    const report::PooledHealth pooled = report::pool(run.health, 3, 2);
+    fuzz::require(pooled.sites.size() <= 2 && pooled.first_step.size() == std::min<size_t>(3, run.health.columns().size()), "health is pooled");
   });
   return 0;
 }

@@ -75,6 +75,24 @@ TEST(TokenizerJson, UnsupportedPartsAreNamed) {
   refuse(tiny, "unknown key \"extra\"");
 }
 
+TEST(TokenizerJson, ManyStepsAreRefused) {
+  const auto repeated = [](const std::string& step, int times) {
+    std::string list;
+    for (int i = 0; i < times; ++i) list += step + ", ";
+    return list;
+  };
+  TinyTokenizer many;
+  const std::string last = many.pre_tokenizer;
+  const auto with = [&](int splits, int forms) {
+    many.pre_tokenizer = R"({"type": "Sequence", "pretokenizers": [)" + repeated(R"({"type": "Digits", "individual_digits": true})", splits) + last + "]}";
+    many.normalizer = R"({"type": "Sequence", "normalizers": [)" + repeated(R"({"type": "NFC"})", forms) + R"({"type": "NFC"}]})";
+    return many;
+  };
+  EXPECT_EQ(parse_tokenizer_json(with(64, 63).json(), "t.json").splits.size(), 64u);
+  refuse(with(65, 0), "pre_tokenizer.pretokenizers[64]: is more than 64 steps");
+  refuse(with(0, 64), "normalizer.normalizers[64]: is more than 64 steps");
+}
+
 TEST(TokenizerJson, HostileVocabularies) {
   TinyTokenizer tiny;
   for (const auto& [extra, part] : std::vector<std::pair<std::string, std::string>>{
