@@ -72,6 +72,7 @@ int list(const std::vector<std::string>& directories) {
     }
     if (directories.size() > 1) fmt::print("{}\n", terminal_text(d));
     fmt::print("{}", t.text());
+    if (const std::string fault = latest_fault(d); !fault.empty()) fmt::print("warning: {}\n", fault);
   }
   return 0;
 }
@@ -85,7 +86,8 @@ int verify(const std::vector<std::string>& directories) {
         fmt::print("{}: {}, not counted\n", shown, s.fault);
         continue;
       }
-      const std::vector<std::string> faults = checkpoint_faults(s.path);
+      std::vector<std::string> faults = checkpoint_faults(s.path);
+      if (faults.empty() && !s.fault.empty()) faults.push_back(s.fault);
       if (faults.empty()) {
         ++good;
         fmt::print("{}: good; {} tensors, {}\n", shown, s.tensors, human_bytes(s.bytes));
@@ -94,6 +96,7 @@ int verify(const std::vector<std::string>& directories) {
       ++damaged;
       for (const std::string& fault : faults) fmt::print("{}: damaged: {}\n", shown, terminal_text(fault));
     }
+    if (const std::string fault = latest_fault(d); !fault.empty()) fmt::print("warning: {}: {}\n", terminal_text(d), fault);
   }
   fmt::print("{} good, {} damaged\n", good, damaged);
   return static_cast<int>(damaged == 0 ? ExitCode::ok : ExitCode::verdict_no);
@@ -101,7 +104,7 @@ int verify(const std::vector<std::string>& directories) {
 
 Checkpoint open_for_diff(const std::string& d) {
   std::vector<std::string> warnings;
-  const auto path = resolve_checkpoint(d, warnings, Verify::structure);
+  const auto path = resolve_checkpoint(d, warnings, Verify::checksums);
   for (const std::string& w : warnings) fmt::print("warning: {}\n", terminal_text(w));
   return Checkpoint::open(path);
 }

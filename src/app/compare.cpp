@@ -20,7 +20,7 @@ cxxopts::Options make_options() {
                            "Compares the loss of training runs with their baselines (BF16 unless told otherwise), paired by seed.\n\n"
                            "  octet compare runs/bf16 runs/blockwise --out report.html\n"
                            "  octet compare runs/* --max-gap 0.4 --json gaps.json\n\n"
-                           "A RUN is a run directory or a CSV file with the columns step,tokens,loss.");
+                           "A RUN is a run directory, a TensorBoard folder, or a CSV file with the columns step,tokens,loss.");
   options.custom_help("RUN... [options]").positional_help("");
   const auto text = [] { return cxxopts::value<std::string>(); };
   options.add_options()                                                                                                                         //

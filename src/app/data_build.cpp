@@ -132,6 +132,7 @@ int run_train_tokenizer(int argc, char** argv) {
     throw Error(ExitCode::data, "exists already and is not overwritten", out, "remove it or choose another output");
   }
   const data::TrainTokenizerResult result = data::train_sentencepiece(train);
+  make_parent_directory(out, ExitCode::data);
   write_file_atomic(out, result.model, ExitCode::data);
   fmt::print("wrote {}: a {} model of {} pieces from {} lines, {} bytes\n", out, train.model_type, train.vocab_size, result.lines, result.bytes);
   return 0;

@@ -1,4 +1,5 @@
 // octet <subcommand> ...: finds the subcommand, turns exceptions into one line on stderr and an exit code.
+#include <csignal>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -81,6 +82,7 @@ int report(ExitCode code, const std::string& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);   // the write fails instead, and says so
   int code = 0;
   try {
     code = dispatch(argc, argv);

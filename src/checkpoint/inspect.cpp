@@ -72,6 +72,7 @@ CheckpointSummary summarize(const fs::path& path, const std::string& latest) {
   try {
     const Checkpoint c = Checkpoint::open(path);
     s.step = c.step();
+    if (const auto named = parse_step_name(s.name); named && named->step != s.step) s.fault = fmt::format("its name says step {}, its manifest step {}", named->step, s.step);
     for (const auto& [file, bytes] : c.manifest().files) s.bytes += bytes;
     for (const NamedTensor& t : c.list()) {
       ++s.tensors;
@@ -102,6 +103,18 @@ std::vector<CheckpointSummary> list_checkpoints(const fs::path& d) {
     return out;
   }
   throw Error(ExitCode::checkpoint, "holds no checkpoint", d.string(), fix);
+}
+
+std::string latest_fault(const fs::path& d) {
+  std::error_code error;
+  for (const fs::path& directory : {d, d / "checkpoints"}) {
+    if (is_checkpoint(d) || names_in(directory).empty()) continue;
+    const std::string latest = latest_name(directory);
+    if (latest.empty()) return "LATEST is missing or names no checkpoint: a resumed run would search for the newest sound one";
+    if (!fs::exists(directory / latest, error)) return fmt::format("LATEST names {}, which is not there", latest);
+    return {};
+  }
+  return {};
 }
 
 std::vector<std::string> checkpoint_faults(const fs::path& directory) {

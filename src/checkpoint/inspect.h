@@ -26,6 +26,9 @@ struct CheckpointSummary {
 std::vector<CheckpointSummary> list_checkpoints(const std::filesystem::path& d);
 
 // Reads every byte of one checkpoint and returns what is wrong, one line a fault; empty: sound.
+// What is wrong with the LATEST file of a directory of checkpoints or a run directory; empty when all is well, or there is no such directory.
+std::string latest_fault(const std::filesystem::path& d);
+
 std::vector<std::string> checkpoint_faults(const std::filesystem::path& checkpoint);
 
 struct TensorDifference {

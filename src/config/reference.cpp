@@ -76,7 +76,8 @@ A run is described by one JSON object, put together from these, each over what i
 Unknown keys, duplicate keys, wrong types and values out of range are errors that name the file and line (exit code 10). `octet train --print-config`
 prints the result with every default; a run stores it as `config.resolved.json`, which is a config file itself.
 [config.schema.json](config.schema.json) is the same as a JSON Schema (`octet train --print-schema`): an editor that knows it completes keys
-and shows mistakes. A top-level `"$schema"` key is for editors and not part of the config.
+and shows mistakes. It judges a whole config: `null`, which deletes a key of an earlier file, `1.0` for an integer, and the size of a count with
+units are judged by the program alone. A top-level `"$schema"` key is for editors and not part of the config.
 
 **Units.** Where the type says *units*, an integer may also be written as text with a suffix: `"32k"`, `"1.5T"`, `"4Ki"`, as a flag or `--set` without
 the quotes. k or K is 10^3, M 10^6, G or B 10^9, T 10^12; Ki, Mi, Gi are 2^10, 2^20, 2^30. The count must be whole. Elsewhere a suffix is an error.

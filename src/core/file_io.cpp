@@ -149,7 +149,23 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes, Exi
   return content;
 }
 
-void write_file_atomic(const std::filesystem::path& path, std::string_view content, ExitCode code) {
+void make_parent_directory(const std::filesystem::path& path, ExitCode code) {
+  if (!path.has_parent_path()) return;
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  if (failed) throw Error(code, "cannot make the directory: " + failed.message(), path.parent_path().string(), "check the path and its permissions");
+}
+
+void write_file_atomic(const std::filesystem::path& given, std::string_view content, ExitCode code) {
+  // A rename would replace a link by a file, and a device or pipe too, which only the superuser notices too late.
+  std::error_code unresolved;
+  const bool link = std::filesystem::is_symlink(given, unresolved);
+  const std::filesystem::path path = link ? std::filesystem::weakly_canonical(given, unresolved) : given;
+  std::error_code absent;
+  const auto status = std::filesystem::status(path, absent);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw Error(ExitCode::config, "is no regular file, and only files can be replaced as a whole", given.string(), "name a file");
+  }
   std::filesystem::path temporary = path;
   temporary += fmt::format(".tmp.{}", ::getpid());
   File file = File::create(temporary, code);

@@ -62,11 +62,15 @@ void sync_parent_directory(const std::filesystem::path& path, ExitCode code);
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to, ExitCode code);
 void remove_tree(const std::filesystem::path& path, ExitCode code);
 
+// Makes the folder that `path` will lie in, and those above it, where they are missing.
+void make_parent_directory(const std::filesystem::path& path, ExitCode code);
+
 // Whole content of a regular file of at most max_bytes.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes, ExitCode code);
 
 // Replaces a file so that a reader or a crash sees the old or the new content, never a part: PATH.tmp.<pid>, fsync, rename,
-// fsync of the directory. On failure the temporary file is removed and the old content stays.
+// fsync of the directory. On failure the temporary file is removed and the old content stays. A symbolic link is followed; a directory,
+// device or pipe is refused with ExitCode::config.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content, ExitCode code);
 
 }  // namespace octet

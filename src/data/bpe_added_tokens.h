@@ -32,6 +32,8 @@ class AddedTokenMatcher {
       size_t begin = match.begin, end = match.end;
       if (token.lstrip) begin = std::max(space_before(text, begin), done);
       if (token.rstrip) end = space_behind(text, end);
+      // An earlier token's rstrip has taken it whole: the package drops the empty span (where it is less than empty, the package fails).
+      if (end <= done && done > match.begin) continue;
       if (done < begin) visit(text.substr(done, begin - done), int32_t{-1});
       visit(std::string_view(), token.id);
       done = end;

@@ -227,6 +227,7 @@ BuildResult build_token_files(const BuildOptions& options) {
   result.resumed_bytes = journal ? journal->bytes_read : 0;
   if (!journal) journal.emplace().job = job;
   BuildProgress done = *journal;
+  make_parent_directory(options.prefix, ExitCode::data);
   if (done.publishing) finish_publishing(options.prefix);
   else done = Build(options, tokenizer, std::move(*journal)).run();
 

@@ -130,6 +130,9 @@ Pair compare_pair(const RunMetrics& run, const RunMetrics& baseline, Measure mea
     pair.loss = final_training_loss(run, pair.tokens);
     pair.baseline_loss = final_training_loss(baseline, pair.tokens);
   }
+  if (measure != Measure::validation && !baseline.train.empty() && pair.tokens < baseline.train.front().tokens) {
+    throw Error(ExitCode::data, fmt::format("has no training loss within the tokens of {}", run.source.string()), baseline.source.string(), "compare runs that were logged over the same tokens");
+  }
   if (!(pair.baseline_loss > 0) || !std::isfinite(pair.baseline_loss)) {
     throw Error(ExitCode::data, fmt::format("the baseline's final {} is not a positive number", measure_name(measure)), baseline.source.string(),
                 "compare with a baseline that trained to its end on the same tokens");

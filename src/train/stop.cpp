@@ -7,7 +7,7 @@ namespace {
 
 // A signal handler can reach nothing but a static flag.
 volatile std::sig_atomic_t requested = 0;
-constexpr int signals[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+constexpr int signals[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2, SIGHUP};
 
 extern "C" void request_stop(int signal) {
   requested = 1;
@@ -22,10 +22,12 @@ StopRequests::StopRequests(double exit_after_minutes) {
   }
   requested = 0;
   for (int s : signals) std::signal(s, request_stop);
+  std::signal(SIGPIPE, SIG_IGN);   // nobody reads the console any more: log.txt and metrics.jsonl have it all, and training goes on
 }
 
 StopRequests::~StopRequests() {
   for (int s : signals) std::signal(s, SIG_DFL);
+  std::signal(SIGPIPE, SIG_DFL);
 }
 
 std::optional<ExitCode> StopRequests::pending() const {

@@ -10,6 +10,7 @@
 
 #include "config/config_io.h"
 #include "config/model_size.h"
+#include "config/nearest.h"
 #include "config/resume_diff.h"
 #include "core/file_io.h"
 #include "core/version.h"
@@ -170,9 +171,20 @@ std::string dump_modules(const RunConfig& config, const TrainOptions& options) {
   return request->modules;
 }
 
+// A glob that matches nothing would silently give no statistics.
+void check_stats_modules(const RunConfig& config, Engine& engine) {
+  if (config.log.stats_interval == 0) return;
+  const std::vector<std::string> paths = engine.model().module_paths();
+  for (const std::string& glob : config.log.stats_modules) {
+    if (std::any_of(paths.begin(), paths.end(), [&](const std::string& p) { return glob_match(glob, p); })) continue;
+    throw Error(ExitCode::config, fmt::format("\"{}\" matches no module", printable(glob)), "log.stats_modules", "module paths look like " + paths.front());
+  }
+}
+
 ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
   DataSession data(config);
   Engine engine(config, Engine::Memory::plan_only, dump_modules(config, options));
+  check_stats_modules(config, engine);
   fmt::print("{}{}", banner(config, engine, data), memory_table(engine.memory()));
   for (const std::string& note : data.notes()) fmt::print("warning: {}\n", note);
   for (const std::string& note : engine.model().precision().base().notes) fmt::print("warning: {}\n", note);
@@ -212,6 +224,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   start.state.blend = data.blend_state();
   start.notes.insert(start.notes.end(), data.notes().begin(), data.notes().end());
   Engine engine(config, Engine::Memory::plain, dump_modules(config, options));
+  check_stats_modules(config, engine);
   if (start.checkpoint) {
     for (std::string& note : restore_run(*start.checkpoint, engine)) start.notes.push_back(std::move(note));
   } else if (start.initial) {

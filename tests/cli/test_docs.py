@@ -55,8 +55,7 @@ class Documentation(Sandbox):
     def setUpClass(cls):
         super().setUpClass()
         cls.template = cls.class_folder / "template"
-        for folder in ("build/release", "data", "runs"):
-            (cls.template / folder).mkdir(parents=True)
+        (cls.template / "build" / "release").mkdir(parents=True)   # a fresh clone has neither data/ nor runs/
         for folder in ("configs", "scripts", "docs", "tests", ".venv"):
             (cls.template / folder).symlink_to(SOURCE / folder)
         # Real text, rich enough for a vocabulary of 4096: the project's own pages and scripts.

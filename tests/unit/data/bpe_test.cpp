@@ -85,6 +85,9 @@ TEST_F(Bpe, AddedTokens) {
   EXPECT_EQ(encode("ax x.x_"), (Tokens{"a", "x", " ", "x", ".", "x", "_"}));
   tiny.added = {{"x", false, false, true, true}};       // strips both sides
   EXPECT_EQ(encode("a \xE3\x80\x80x \nb").size(), 3u);
+  tiny.added = {{"<e>", false, false, false, true}, {"  ", false, false, true, false}};   // what an earlier token swallowed is dropped, as the package does
+  EXPECT_EQ(encode("a<e>  b"), (Tokens{"a", "<e>", "b"}));
+  EXPECT_EQ(encode("a  b"), (Tokens{"a", "  ", "b"}));
 }
 
 TEST_F(Bpe, NormalizedAndRawAddedTokens) {
