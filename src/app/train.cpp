@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <optional>
 
 #include "app/cli.h"
@@ -144,6 +145,8 @@ int run_train(int argc, char** argv) {
 #ifdef OCTET_HAVE_CUDA
   if (config.log.profile) options.trace_hooks = cuda::nvtx_hooks();
 #endif
+  // When nobody reads the console any more, training goes on: log.txt and metrics.jsonl have it all.
+  if (!options.dry_run) std::signal(SIGPIPE, SIG_IGN);
   return static_cast<int>(train(config, options, resolved));
 }
 

@@ -22,12 +22,10 @@ StopRequests::StopRequests(double exit_after_minutes) {
   }
   requested = 0;
   for (int s : signals) std::signal(s, request_stop);
-  std::signal(SIGPIPE, SIG_IGN);   // nobody reads the console any more: log.txt and metrics.jsonl have it all, and training goes on
 }
 
 StopRequests::~StopRequests() {
   for (int s : signals) std::signal(s, SIG_DFL);
-  std::signal(SIGPIPE, SIG_DFL);
 }
 
 std::optional<ExitCode> StopRequests::pending() const {
