@@ -17,7 +17,7 @@ import unittest
 from octet_cli import OK, SOURCE, Sandbox
 
 PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").rglob("*.md"))]
-COMMAND = re.compile(r"^ *(?:\$octet|octet|build/release/octet|scripts/\w+\.(?:sh|py)|\.venv/bin/python) ", re.M)
+COMMAND = re.compile(r"^ *(?:\$octet|octet|build/release/octet|scripts/\w+\.(?:sh|py)|\.venv/bin/python)(?: |$)", re.M)
 SMALL = ["run.steps=12", "data.seq_len=64", "batch.micro=2", "batch.global=2", "eval.samples=4", "eval.interval=6", "sched.warmup_steps=1", "ckpt.interval=6"]
 WRAPPER = """#!/bin/bash
 case $1 in
