@@ -59,7 +59,7 @@ TokenFormat recognise(const std::string& path) {
   if ((strip(prefix, ".bin") || strip(prefix, ".idx")) && exists(prefix + ".idx")) {
     refuse_file(path, "is one file of a Megatron pair", fmt::format("give the path without .idx/.bin: {}", prefix));
   }
-  refuse_file(path, "is no token file that says its format", "set its format: raw_u16 or raw_u32 when it holds nothing but tokens of 2 or 4 bytes");
+  refuse_file(path, "is no token file that says its format", "make token files of a text with `octet data build`; a file of nothing but tokens of 2 or 4 bytes needs its format, raw_u16 or raw_u32");
 }
 }  // namespace
 

@@ -84,8 +84,14 @@ Curve smoothed_gap_percent(const RunMetrics& run, const RunMetrics& baseline) {
     i += advance_run;
     j += advance_baseline;
   }
-  a.y = trailing_mean(a.y, smoothing_window(a.y.size()));
-  b.y = trailing_mean(b.y, smoothing_window(b.y.size()));
+  // Both windows are a tenth of the range that the runs share: a shorter run against a longer one must not be smoothed over fewer tokens, or the
+  // slope of the loss would show as a gap.
+  if (a.empty() || b.empty()) return {};
+  const double shared = std::min(a.x.back(), b.x.back());
+  for (Curve* c : {&a, &b}) {
+    const auto count = static_cast<size_t>(std::upper_bound(c->x.begin(), c->x.end(), shared) - c->x.begin());
+    c->y = trailing_mean(c->y, smoothing_window(std::max<size_t>(count, 1)));
+  }
   return relative_difference_percent(a, b);
 }
 

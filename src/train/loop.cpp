@@ -244,7 +244,7 @@ void TrainLoop::finish(ExitCode code) {
                              {"nonfinite_elements", state_.nonfinite_elements},
                              {"exit_code", static_cast<int>(code)}});
   console_.finish();
-  const char* why = code == ExitCode::stopped ? "stopped by a signal" : code == ExitCode::time_limit ? "time limit reached" : "finished";
+  const char* why = code == ExitCode::stopped ? "saved and stopped by a signal" : code == ExitCode::time_limit ? "time limit reached, saved" : "finished";
   console_.message(fmt::format("{} at step {} of {}, {} tokens; skipped steps: {}; elements quantized: {}", why, state_.step, config_.run.steps, state_.tokens, state_.skipped_steps,
                                listing.empty() ? "none" : listing));
 }

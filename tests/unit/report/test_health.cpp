@@ -159,6 +159,17 @@ TEST(Curves, AStepLostByOneRunIsLeftOutOfBoth) {
   for (const double y : gap.y) EXPECT_NEAR(y, 1, 1e-9);
 }
 
+TEST(Curves, AShorterRunIsSmoothedOverAsManyTokens) {
+  RunShape shape;
+  shape.noise = 0;
+  const RunMetrics baseline = make_run(shape);
+  RunMetrics run = baseline;
+  run.train.resize(60);                                   // of 200, otherwise the same
+  const Curve gap = smoothed_gap_percent(run, baseline);
+  ASSERT_EQ(gap.y.size(), 60u);
+  for (const double y : gap.y) EXPECT_NEAR(y, 0, 1e-12);
+}
+
 TEST(PageData, IsSafeInsideAScriptAndWhole) {
   CompareInput input;
   RunShape shape;
