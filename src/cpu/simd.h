@@ -65,7 +65,7 @@ inline float fast_exp(float x) {
   p = __builtin_fmaf(p, r, 1.6666665459e-1f);
   p = __builtin_fmaf(p, r, 5.0000001201e-1f);
   p = __builtin_fmaf(p, r * r, r) + 1.0f;
-  const float bounded = n < -126.0f ? -126.0f : n;
+  const float bounded = n > -126.0f ? n : -126.0f;  // NaN goes to -126: it is in p already, and has no integer
   const float scale = float_from_bits(static_cast<uint32_t>(static_cast<int32_t>(bounded) + 127) << 23);
   return x < -87.0f ? 0.0f : p * scale;
 }

@@ -101,7 +101,7 @@ TEST(gemm, bias_beta_and_leading_dimension) {
                 continue;
               }
               const auto w = static_cast<size_t>(i * n + j - 5);
-              for (double extra : {beta ? initial.at(at) : 0.0, with_bias ? bias.at(j - 5) : 0.0}) {
+              for (double extra : {beta != 0.0f ? initial.at(at) : 0.0, with_bias ? bias.at(j - 5) : 0.0}) {
                 want.value[w] += extra;
                 want.magnitude[w] += std::fabs(extra);
               }
