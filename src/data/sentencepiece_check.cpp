@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/protobuf_fields.h"
 
 namespace octet::data {
 namespace {
@@ -25,50 +26,10 @@ uint32_t word_at(std::string_view bytes, size_t at) {
   return value;
 }
 
-// The fields of one protocol-buffer message: number, wire type (0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes), bytes.
-class Fields {
- public:
-  Fields(std::string_view message, const std::string& where) : rest_(message), where_(where) {}
-
-  bool next() {
-    if (rest_.empty()) return false;
-    const uint64_t key = varint();
-    number = key >> 3;
-    type = static_cast<int>(key & 7);
-    switch (type) {
-      case 0: varint(); break;
-      case 1: bytes = take(8); break;
-      case 2: bytes = take(varint()); break;
-      case 5: bytes = take(4); break;
-      default: fail("not a well-formed message", where_);
-    }
-    return true;
-  }
-  bool is(uint64_t wanted, int wanted_type) const { return number == wanted && type == wanted_type; }
-
-  uint64_t number = 0;
-  int type = 0;
-  std::string_view bytes;
-
- private:
-  uint64_t varint() {
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<uint8_t>(take(1)[0]);
-      value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      if (!(byte & 0x80)) return value;
-    }
-    fail("not a well-formed message", where_);
-  }
-  std::string_view take(uint64_t n) {
-    if (n > rest_.size()) fail("truncated, or not a well-formed message", where_);
-    const std::string_view out = rest_.substr(0, n);
-    rest_.remove_prefix(n);
-    return out;
-  }
-
-  std::string_view rest_;
-  const std::string& where_;
+// The fields of a message of the model.
+struct Fields : ProtobufFields {
+  Fields(std::string_view message, const std::string& where)
+      : ProtobufFields(message, where, [](const std::string& file, bool truncated) { fail(truncated ? "truncated, or not a well-formed message" : "not a well-formed message", file); }) {}
 };
 
 void check_piece(std::string_view message, const std::string& where) {

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/protobuf_fields.h"
 #include "report/crc32c.h"
 #include "report/run_collector.h"
 
@@ -66,53 +67,10 @@ uint64_t little_endian(std::string_view bytes) {
 float float_of(std::string_view bytes) { return std::bit_cast<float>(static_cast<uint32_t>(little_endian(bytes.substr(0, 4)))); }
 double double_of(std::string_view bytes) { return std::bit_cast<double>(little_endian(bytes.substr(0, 8))); }
 
-// Walks the fields of one protocol-buffer message. Wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5 four bytes.
-class Fields {
- public:
-  Fields(std::string_view message, const std::string& where) : rest_(message), where_(where) {}
-
-  bool next() {
-    if (rest_.empty()) return false;
-    const uint64_t key = varint();
-    number = key >> 3;
-    type = static_cast<int>(key & 7);
-    switch (type) {
-      case 0: value = varint(); break;
-      case 1: bytes = take(8); break;
-      case 2: bytes = take(varint()); break;
-      case 5: bytes = take(4); break;
-      default: malformed();
-    }
-    return true;
-  }
-  bool is(uint64_t wanted, int wanted_type) const { return number == wanted && type == wanted_type; }
-
-  uint64_t number = 0, value = 0;
-  int type = 0;
-  std::string_view bytes;
-
- private:
-  [[noreturn]] void malformed() const { bad(where_, "a record is not a well-formed event message"); }
-
-  uint64_t varint() {
-    uint64_t v = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<uint8_t>(take(1)[0]);
-      v |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (!(byte & 0x80)) return v;
-    }
-    malformed();
-  }
-
-  std::string_view take(uint64_t n) {
-    if (n > rest_.size()) malformed();
-    const std::string_view out = rest_.substr(0, n);
-    rest_.remove_prefix(n);
-    return out;
-  }
-
-  std::string_view rest_;
-  const std::string& where_;
+// The fields of an event or a message in it.
+struct Fields : ProtobufFields {
+  Fields(std::string_view message, const std::string& where)
+      : ProtobufFields(message, where, [](const std::string& file, bool) { bad(file, "a record is not a well-formed event message"); }) {}
 };
 
 // The first element of a float or double tensor.

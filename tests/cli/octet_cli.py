@@ -122,6 +122,14 @@ def checkpoints(run):
     return sorted(p for p in (run / "checkpoints").glob("step_*") if p.is_dir() and ".tmp" not in p.name and (p / "manifest.json").exists())
 
 
+def newer(run, saved):
+    """Whether the run has committed a checkpoint behind step `saved`."""
+    try:
+        return any(int(p.name.removeprefix("step_")) > saved for p in checkpoints(run))
+    except (FileNotFoundError, ValueError):
+        return False  # a directory was renamed while it was being listed
+
+
 def tensor_bytes(checkpoint):
     """Every shard's content: file name -> hash."""
     return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(checkpoint.glob("*.safetensors"))}
@@ -221,6 +229,23 @@ class Sandbox(unittest.TestCase):
         result = octet("train", *arguments, "--run-dir", run)
         self.assert_one_line(result, code, *fragments)
         self.assertEqual(snapshot(self.folder), before, f"a refused run wrote something\n{result}")
+
+    def assert_stops_change_nothing(self, straight, count, **settings):
+        """kill -9 behind (nearly) every step of a run like `straight`, which saves after each: the same training. Returns the stopped run."""
+        stopped, stops = self.folder / "stopped", 0
+        while last_step(stopped) < count:
+            saved = len(checkpoints(stopped)) and int(checkpoints(stopped)[-1].name.removeprefix("step_"))
+            process = start("train", "--config", self.config(**settings), "--run-dir", stopped, "--resume", "auto")
+            self.addCleanup(end, process)
+            wait_for(lambda: newer(stopped, saved) or process.poll() is not None, process, "the next checkpoint")
+            end(process)
+            stops += 1
+            self.assertLessEqual(stops, count, "a start made no progress")
+        self.assertGreaterEqual(stops, 5, "too few stops to mean anything")
+        result = octet("train", "--config", self.config(**settings), "--run-dir", stopped, "--resume", "auto")
+        self.assertEqual(result.rc, OK, result)
+        self.assert_same_training(straight, stopped, count)
+        return stopped
 
     def assert_same_training(self, left, right, count):
         """Losses, gradient norms and final tensors of two runs are the same bits."""

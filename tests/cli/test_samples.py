@@ -2,7 +2,7 @@
 
 import unittest
 
-from octet_cli import OK, Sandbox, checkpoints, end, last_step, octet, start, steps, wait_for
+from octet_cli import OK, Sandbox, octet, steps
 
 
 class Samples(Sandbox):
@@ -14,27 +14,7 @@ class Samples(Sandbox):
         straight = self.train("straight", **settings)
         self.assertGreaterEqual(count * 4 * 32, 3 * 0.9 * ((self.class_folder / "corpus.bin").stat().st_size // 2), "fewer than three epochs")
 
-        stopped = self.folder / "stopped"
-        stops = 0
-        while last_step(stopped) < count:
-            saved = len(checkpoints(stopped)) and int(checkpoints(stopped)[-1].name.removeprefix("step_"))
-            process = start("train", "--config", self.config(**settings), "--run-dir", stopped, "--resume", "auto")
-            self.addCleanup(end, process)
-            wait_for(lambda: self.newer(stopped, saved) or process.poll() is not None, process, "the next checkpoint")
-            end(process)
-            stops += 1
-            self.assertLessEqual(stops, count, "a start made no progress")
-        self.assertGreaterEqual(stops, 5, "too few stops to mean anything")
-        result = octet("train", "--config", self.config(**settings), "--run-dir", stopped, "--resume", "auto")
-        self.assertEqual(result.rc, OK, result)
-        self.assert_same_training(straight, stopped, count)
-
-    @staticmethod
-    def newer(run, saved):
-        try:
-            return any(int(p.name.removeprefix("step_")) > saved for p in checkpoints(run))
-        except (FileNotFoundError, ValueError):
-            return False  # a directory was renamed while it was being listed
+        self.assert_stops_change_nothing(straight, count, **settings)
 
     def test_longer_run_keeps_the_order(self):
         """run.steps may grow on resume: the sampler's epochs are pinned, so the samples that come next are those of the first plan."""
