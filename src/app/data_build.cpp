@@ -67,7 +67,7 @@ int run_build(int argc, char** argv) {
       ("append-eod", "end each document with the EOD token (the default)")  //
       ("no-append-eod", "do not")  //
       ("threads", "0: all cores; the output is the same for any number", text("0"), "N")  //
-      ("resume", "go on with an interrupted build of the same inputs and options; begins anew when there is none")  //
+      ("resume", "go on with an interrupted build of the same inputs and options, do nothing when it is complete, begin when there is none")  //
       ("commit-mib", "MiB of text between two points to go on from", text("256"), "N");
   std::vector<char*> rest;
   data::BuildOptions build;
@@ -80,8 +80,12 @@ int run_build(int argc, char** argv) {
 
   const data::BuildResult result = data::build_token_files(build);
   if (result.resumed_bytes > 0) fmt::print("went on behind {} bytes of text of an interrupted build\n", result.resumed_bytes);
-  fmt::print("wrote {0}.idx and {0}.bin: {1} documents, {2} tokens ({3}) from {4} bytes in {5} file(s)\n", build.prefix, result.documents, result.tokens,
-             result.token_type, result.bytes_read, build.inputs.size());
+  if (result.was_complete) {
+    fmt::print("{0}.idx and {0}.bin are complete already: {1} documents, {2} tokens ({3})\n", build.prefix, result.documents, result.tokens, result.token_type);
+  } else {
+    fmt::print("wrote {0}.idx and {0}.bin: {1} documents, {2} tokens ({3}) from {4} bytes in {5} file(s)\n", build.prefix, result.documents, result.tokens,
+               result.token_type, result.bytes_read, build.inputs.size());
+  }
   if (build.tokenizer != "byte") {
     fmt::print("vocab_size {}, {}\n", result.vocab_size,
                build.append_eod ? fmt::format("documents end with {} ({})", *result.eod_id, result.eod_text) : "no EOD behind documents");

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <system_error>
 
 namespace octet {
@@ -179,6 +181,20 @@ void write_file_atomic(const std::filesystem::path& given, std::string_view cont
     throw;
   }
   sync_parent_directory(path, code);
+}
+
+void remove_leftovers(const std::filesystem::path& path) {
+  const auto parent = path.parent_path();
+  const std::string start = path.filename().string() + ".tmp.";
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(parent.empty() ? std::filesystem::path(".") : parent, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind(start, 0) != 0) continue;
+    pid_t pid = 0;
+    const char *first = name.data() + start.size(), *last = name.data() + name.size();
+    const auto [at, bad] = std::from_chars(first, last, pid);
+    if (bad == std::errc() && at == last && pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) ::unlink(it->path().c_str());
+  }
 }
 
 }  // namespace octet

@@ -29,14 +29,23 @@ struct Worker {
   Tokenizer::Scratch scratch;
 };
 
-// Everything the output depends on. Inputs are known by size and time of change: reading them again would cost what resuming saves.
-std::string job_of(const BuildOptions& options, const Tokenizer& tokenizer) {
+struct stat status_of(const std::string& input) {
+  struct stat status {};
+  if (::stat(input.c_str(), &status) != 0) throw_io_error("inspect", input, errno, ExitCode::data, "check the path given to --input");
+  return status;
+}
+
+// Everything the output depends on. Inputs are known by size and time of change: reading them again would cost what resuming saves. The job
+// that PREFIX.meta.json names is without times, so that a build of copied inputs gives the same files.
+enum class Times { with, without };
+std::string job_of(const BuildOptions& options, const Tokenizer& tokenizer, Times times) {
   ordered_json job;
   job["inputs"] = ordered_json::array();
   for (const std::string& path : options.inputs) {
-    struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) throw_io_error("inspect", path, errno, ExitCode::data, "check the path given to --input");
-    job["inputs"].push_back({path, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec});
+    const struct stat status = status_of(path);
+    ordered_json input = {path, status.st_size};
+    if (times == Times::with) input.insert(input.end(), {status.st_mtim.tv_sec, status.st_mtim.tv_nsec});
+    job["inputs"].push_back(std::move(input));
   }
   job["format"] = static_cast<int>(options.format);
   job["split"] = static_cast<int>(options.split);
@@ -146,6 +155,7 @@ class Build {
     if (tokenizer_.eod()) meta.eod_id = *tokenizer_.eod();
     meta.documents = progress_.documents;
     meta.tokens = progress_.tokens;
+    meta.build_xxh64 = xxh64_hex(job_of(options_, tokenizer_, Times::without));
     const std::string text = to_json(meta);
     meta_.write(text.data(), text.size());
     meta_.sync();
@@ -185,6 +195,20 @@ void refuse_existing(const std::string& prefix, const char* extension) {
   throw Error(ExitCode::data, "exists already and is not overwritten", prefix + extension, "remove it or choose another output");
 }
 
+// An earlier run of the same job, killed at no time: PREFIX.idx is the last of the renames.
+std::optional<TokenMeta> finished_build(const BuildOptions& options, const Tokenizer& tokenizer) {
+  struct stat made {}, other {};
+  if (::stat((options.prefix + ".idx").c_str(), &made) != 0 || ::stat((options.prefix + ".bin").c_str(), &other) != 0) return std::nullopt;
+  auto meta = read_token_meta(options.prefix);
+  if (!meta || meta->build_xxh64 != xxh64_hex(job_of(options, tokenizer, Times::without))) return std::nullopt;
+  for (const std::string& input : options.inputs) {
+    const struct stat status = status_of(input);
+    const auto& changed = status.st_mtim;
+    if (std::pair(changed.tv_sec, changed.tv_nsec) > std::pair(made.st_mtim.tv_sec, made.st_mtim.tv_nsec)) return std::nullopt;
+  }
+  return meta;
+}
+
 // The earlier run had written all and was killed among the renames: whatever is still under its temporary name gets its own.
 void finish_publishing(const std::string& prefix) {
   for (const char* extension : {".bin", ".meta.json", ".idx"}) {
@@ -202,6 +226,15 @@ void finish_publishing(const std::string& prefix) {
   sync_parent_directory(prefix, ExitCode::data);
   remove_journal(prefix);
 }
+
+BuildResult result_of(const Tokenizer& tokenizer) {
+  BuildResult result;
+  result.token_type = name(token_type_for(tokenizer.vocab_size()));
+  result.eod_id = tokenizer.eod();
+  result.eod_text = tokenizer.eod_text();
+  result.vocab_size = tokenizer.vocab_size();
+  return result;
+}
 }  // namespace
 
 BuildResult build_token_files(const BuildOptions& options) {
@@ -212,10 +245,19 @@ BuildResult build_token_files(const BuildOptions& options) {
   // Every input is looked at before anything is written; it is opened again when its turn comes, so that many inputs need few descriptors.
   for (const std::string& path : options.inputs) TextInput input(path);
 
+  auto journal = read_journal(options.prefix);
+  if (options.resume && !journal) {
+    if (const auto meta = finished_build(options, tokenizer)) {
+      BuildResult result = result_of(tokenizer);
+      result.documents = meta->documents;
+      result.tokens = meta->tokens;
+      result.was_complete = true;
+      return result;
+    }
+  }
   for (const char* extension : {".bin", ".meta.json", ".idx"}) refuse_existing(options.prefix, extension);
 
-  const std::string job = job_of(options, tokenizer);
-  auto journal = read_journal(options.prefix);
+  const std::string job = job_of(options, tokenizer, Times::with);
   if (journal && !options.resume) {
     throw Error(ExitCode::data, "an interrupted build is there", journal_path(options.prefix), "go on with --resume, or remove this file");
   }
@@ -223,7 +265,7 @@ BuildResult build_token_files(const BuildOptions& options) {
     throw Error(ExitCode::data, "the interrupted build had other inputs, options or another tokenizer", journal_path(options.prefix),
                 "give the same ones, or remove this file and build anew");
   }
-  BuildResult result;
+  BuildResult result = result_of(tokenizer);
   result.resumed_bytes = journal ? journal->bytes_read : 0;
   if (!journal) journal.emplace().job = job;
   BuildProgress done = *journal;
@@ -235,10 +277,6 @@ BuildResult build_token_files(const BuildOptions& options) {
   result.tokens = done.tokens;
   result.empty_documents = done.empty_documents;
   result.bytes_read = done.bytes_read;
-  result.token_type = name(token_type_for(tokenizer.vocab_size()));
-  result.eod_id = tokenizer.eod();
-  result.eod_text = tokenizer.eod_text();
-  result.vocab_size = tokenizer.vocab_size();
   return result;
 }
 

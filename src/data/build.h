@@ -23,7 +23,7 @@ struct BuildOptions {
   bool append_eod = true;                           // after each document
   bool replace_invalid_utf8 = false;                // by U+FFFD; else it is an error (the byte tokenizer takes any bytes of text files)
   int threads = 1;                                  // the output does not depend on it
-  bool resume = false;                              // go on with an interrupted build; begins anew when there is none
+  bool resume = false;                              // go on with an interrupted build; a finished one of the same job stays; else begins
   int64_t commit_bytes = int64_t{256} << 20;        // of text between two commits that --resume can go on from
 };
 
@@ -32,6 +32,7 @@ struct BuildResult {
   int64_t empty_documents = 0;                      // without tokens: not written, no EOD
   int64_t bytes_read = 0;                           // of text, decompressed
   int64_t resumed_bytes = 0;                        // of those, by an earlier run
+  bool was_complete = false;                        // an earlier run had finished: nothing was read or written, and bytes and empty are 0
   std::string token_type, eod_text;
   std::optional<int32_t> eod_id;
   int64_t vocab_size = 0;
@@ -41,6 +42,8 @@ struct BuildResult {
 // tokenizer are cut anywhere. Nothing appears under PREFIX.idx, .bin and .meta.json before all is written. Until then there are PREFIX.*.tmp,
 // and from the first commit PREFIX.resume.json; a killed run leaves them for `resume`, an error removes them (a full disk leaves them if
 // something was committed).
+// A finished build counts as the same job when PREFIX.meta.json says the same names and sizes of inputs, tokenizer and options, the three files
+// are there, and no input is newer than PREFIX.idx (as make has it).
 // Errors: ExitCode::config for the tokenizer; ExitCode::data for a missing or unreadable input, a malformed JSONL line ("file:line"), invalid
 // UTF-8, inputs without any text, existing outputs, an interrupted build without `resume`, one of another job with it; ExitCode::checkpoint on
 // a full disk.

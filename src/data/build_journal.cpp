@@ -80,6 +80,9 @@ std::optional<BuildProgress> read_journal(const std::string& prefix) {
 
 void write_journal(const std::string& prefix, const BuildProgress& progress) { write_file_atomic(journal_path(prefix), to_json(progress), ExitCode::data); }
 
-void remove_journal(const std::string& prefix) { ::unlink(journal_path(prefix).c_str()); }
+void remove_journal(const std::string& prefix) {
+  remove_leftovers(journal_path(prefix));
+  ::unlink(journal_path(prefix).c_str());
+}
 
 }  // namespace octet::data

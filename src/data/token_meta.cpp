@@ -29,6 +29,11 @@ class Reader {
     if (!value_.at(key).is_string()) fail(fmt::format("{} is no string", key));
     return value_.at(key).get<std::string>();
   }
+  std::string xxh64(const char* key) const {
+    std::string hex = text(key);
+    if (hex.size() != 16 || hex.find_first_not_of("0123456789abcdef") != std::string::npos) fail(fmt::format("{} is not 16 hexadecimal digits", key));
+    return hex;
+  }
   int64_t count(const char* key) const {
     const json& v = value_.at(key);
     if (!v.is_number_unsigned() || v.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()}) fail(fmt::format("{} is no count", key));
@@ -55,12 +60,13 @@ std::string to_json(const TokenMeta& meta) {
   if (meta.eod_id) out["eod_id"] = *meta.eod_id;
   out["documents"] = meta.documents;
   out["tokens"] = meta.tokens;
+  out["build_xxh64"] = meta.build_xxh64;
   return out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 TokenMeta parse_token_meta(std::string_view text, const std::string& where) {
-  static constexpr std::array<std::string_view, 9> keys = {"format", "version", "tokenizer", "tokenizer_file", "tokenizer_xxh64", "vocab_size", "eod_id",
-                                                           "documents", "tokens"};
+  static constexpr std::array<std::string_view, 10> keys = {"format", "version", "tokenizer", "tokenizer_file", "tokenizer_xxh64", "vocab_size", "eod_id",
+                                                           "documents", "tokens", "build_xxh64"};
   json value;
   const Reader reader(value, where);
   if (text.size() > most_bytes) reader.fail(fmt::format("has more than {} bytes", most_bytes));
@@ -84,15 +90,13 @@ TokenMeta parse_token_meta(std::string_view text, const std::string& where) {
   TokenMeta meta;
   meta.tokenizer = reader.text("tokenizer");
   meta.tokenizer_file = reader.text("tokenizer_file");
-  meta.tokenizer_xxh64 = reader.text("tokenizer_xxh64");
+  meta.tokenizer_xxh64 = reader.xxh64("tokenizer_xxh64");
   meta.vocab_size = reader.count("vocab_size");
   if (!value.at("eod_id").is_null()) meta.eod_id = reader.count("eod_id");
   meta.documents = reader.count("documents");
   meta.tokens = reader.count("tokens");
+  meta.build_xxh64 = reader.xxh64("build_xxh64");
   if (meta.tokenizer != "byte" && meta.tokenizer != "sentencepiece" && meta.tokenizer != "hf-bpe") reader.fail("tokenizer is not byte, sentencepiece or hf-bpe");
-  if (meta.tokenizer_xxh64.size() != 16 || meta.tokenizer_xxh64.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    reader.fail("tokenizer_xxh64 is not 16 hexadecimal digits");
-  }
   if (meta.vocab_size < 1 || meta.vocab_size > int64_t{1} << 31) reader.fail("vocab_size is not from 1 to 2^31");
   if (meta.eod_id && *meta.eod_id >= meta.vocab_size) reader.fail("eod_id is not below vocab_size");
   return meta;

@@ -14,6 +14,7 @@ struct TokenMeta {
   int64_t vocab_size = 0;
   std::optional<int64_t> eod_id;
   int64_t documents = 0, tokens = 0;
+  std::string build_xxh64;                // of the inputs' names and sizes and of the options, 16 hexadecimal digits
 };
 
 std::string to_json(const TokenMeta& meta);

@@ -251,6 +251,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
     fmt::print("nothing to do: the run in {} is at step {} of {}\n", config.run.dir, start.state.step, config.run.steps);
     return ExitCode::ok;
   }
+  remove_leftovers(run_dir.path() / "config.resolved.json");
   write_file_atomic(run_dir.path() / "config.resolved.json", resolved.dump(2) + "\n", ExitCode::checkpoint);
   LogFile log(run_dir.path() / "log.txt");
   MetricsWriter metrics(run_dir.path());

@@ -108,6 +108,7 @@ class Resume(Sandbox):
                     continue
             out, err = process.communicate(timeout=100)
             self.assertEqual(process.returncode, OK, err)
+            # A kill that came behind the last rename leaves a complete build; it is no resume, and the next attempt begins anew.
             resumes += "went on behind" in out
             if resumes >= 1 and kills >= 4:
                 break
@@ -118,6 +119,35 @@ class Resume(Sandbox):
         self.assertGreaterEqual(resumes, 1)
         self.assertEqual(output_bytes(resumed), output_bytes(straight))
         self.assertEqual(sorted(p.name for p in self.folder.glob("resumed*")), ["resumed.bin", "resumed.idx", "resumed.meta.json"])
+
+    def test_of_a_finished_build(self):
+        source, prefix = self.folder / "a.txt", self.folder / "out"
+        source.write_text(text(50), encoding="ascii")
+        arguments = ["data", "build", "--input", source, "--out", prefix, "--resume"]
+        first = octet(*arguments)
+        self.assertEqual(first.rc, OK, first)
+        self.assertIn("wrote", first.stdout)
+        whole = output_bytes(prefix)
+        again = octet(*arguments)
+        self.assertEqual(again.rc, OK, again)
+        self.assertRegex(again.stdout, r"complete already: 1 documents, \d+ tokens")
+        self.assertEqual(output_bytes(prefix), whole)
+        # Anything else than the same job: other options, a changed or newer input, a missing part, and without --resume.
+        refused = [arguments[:-1], [*arguments, "--no-append-eod"], [*arguments, "--split-documents", "blank-lines"]]
+        for other in refused:
+            self.assert_one_line(octet(*other), DATA, "exists already")
+        meta, moved = self.folder / "out.meta.json", self.folder / "moved"
+        meta.rename(moved)
+        self.assert_one_line(octet(*arguments), DATA, "exists already")
+        moved.rename(meta)
+        os.utime(source, (time.time() + 60, time.time() + 60))
+        self.assert_one_line(octet(*arguments), DATA, "exists already")
+        os.utime(source, (1e9, 1e9))
+        self.assertEqual(octet(*arguments).rc, OK)
+        source.write_text(text(51), encoding="ascii")
+        os.utime(source, (1e9, 1e9))
+        self.assert_one_line(octet(*arguments), DATA, "exists already")
+        self.assertEqual(output_bytes(prefix), whole)
 
     def test_killed_while_publishing(self):
         source, prefix = self.folder / "a.txt", self.folder / "out"

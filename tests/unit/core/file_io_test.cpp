@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -156,6 +157,19 @@ TEST_F(file_io, atomic_replacement_is_whole_or_leaves_the_old_content) {
   fs::create_directory(dir / "d");
   line_of(ExitCode::config, [&] { write_file_atomic(dir / "d", "x", ExitCode::config); });
   EXPECT_EQ(names(), (std::vector<std::string>{"d", "f"}));
+}
+
+TEST_F(file_io, leftovers_of_processes_that_are_gone_go) {
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(gone, nullptr, 0), gone);
+  const std::string ended = std::to_string(gone), running = std::to_string(::getpid());
+  for (const std::string& name : {"f.tmp." + ended, "f.tmp." + running, "f.tmp.x" + ended, "f.tmp." + ended + "x", "g.tmp." + ended}) spill(dir / name, "x");
+  for (const char* name : {"f.tmp.-1", "f.tmp."}) spill(dir / name, "x");
+  remove_leftovers(dir / "f");
+  EXPECT_EQ(names().size(), 6u);
+  EXPECT_FALSE(fs::exists(dir / ("f.tmp." + ended)));
+  remove_leftovers(dir / "no" / "f");
 }
 
 TEST_F(file_io, remove_tree_takes_everything_and_accepts_nothing) {

@@ -195,7 +195,7 @@ TEST(Tokenizer, SentencePieceTrainAndEncode) {
 }
 
 TEST(TokenMeta, RoundTripAndStrictness) {
-  const TokenMeta meta{"hf-bpe", "t.json", "0123456789abcdef", 50257, 50256, 3, 99};
+  const TokenMeta meta{"hf-bpe", "t.json", "0123456789abcdef", 50257, 50256, 3, 99, "fedcba9876543210"};
   const std::string text = to_json(meta);
   const TokenMeta back = parse_token_meta(text, "m");
   EXPECT_EQ(to_json(back), text);
