@@ -1,0 +1,284 @@
+#include "cuda/gemm/plans.h"
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda/device.h"
+#include "cuda/launch.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int most_candidates = 8;
+
+void check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(ExitCode::device, fmt::format("cuBLASLt cannot {}: {}", what, cublasLtGetStatusName(status)), "CUDA", "run 'nvidia-smi' on this machine");
+}
+
+cudaDataType type_of(Dtype d) {
+  switch (d) {
+    case Dtype::f32: return CUDA_R_32F;
+    case Dtype::bf16: return CUDA_R_16BF;
+    case Dtype::e4m3: return CUDA_R_8F_E4M3;
+    case Dtype::e5m2: return CUDA_R_8F_E5M2;
+    default: throw Error(ExitCode::internal, fmt::format("no product of {}", name(d)), "gemm");
+  }
+}
+
+cublasLtMatmulMatrixScale_t mode_of(ScaleMode mode) {
+  switch (mode) {
+    case ScaleMode::tensor: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    case ScaleMode::row: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case ScaleMode::block_1x128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaleMode::block_128x128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default: throw Error(ExitCode::internal, "no native scale mode", "gemm");
+  }
+}
+
+const char* name_of(ScaleMode m) {
+  constexpr const char* names[] = {"", " by tensor", " by row", " 1x128", " 128x128", " other blocks"};
+  return names[static_cast<size_t>(m)];
+}
+
+bool narrow(Dtype d) { return size_bytes(d) == 1; }
+
+}  // namespace
+
+std::string describe(const GemmProblem& p) {
+  return fmt::format("[{}, {}] {}{} = {}{} [{}, {}]{} ld {} . {}{} [{}, {}]^T{} ld {}, {}{}", p.m, p.n, name(p.out), p.ldd == p.n ? "" : fmt::format(" ld {}", p.ldd), name(p.a), name_of(p.scale_a), p.m,
+                     p.k, p.transposed_a ? " stored transposed" : "", p.lda, name(p.b), name_of(p.scale_b), p.n, p.k, p.transposed_b ? " stored transposed" : "", p.ldb,
+                     p.fast ? "fast" : "accurate", p.accumulate ? ", added" : p.has_bias ? ", with bias" : "");
+}
+
+ScaleMode scale_mode(const Operand& o) {
+  if (!o.quantized()) return ScaleMode::none;
+  if (o.block_rows == 0 && o.block_cols == 0) return ScaleMode::tensor;
+  if (o.block_rows == 1 && o.block_cols == 0) return ScaleMode::row;
+  if (o.block_rows == 1 && o.block_cols == 128) return ScaleMode::block_1x128;
+  if (o.block_rows == 128 && o.block_cols == 128) return ScaleMode::block_128x128;
+  return ScaleMode::other;
+}
+
+GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
+  GemmProblem p;
+  p.m = out.rows;
+  p.n = out.cols;
+  p.k = term.a.k();
+  p.lda = term.a.data.ld;
+  p.ldb = term.b.data.ld;
+  p.ldd = out.ld;
+  p.a = term.a.data.dtype;
+  p.b = term.b.data.dtype;
+  p.out = out.dtype;
+  p.scale_a = scale_mode(term.a);
+  p.scale_b = scale_mode(term.b);
+  p.transposed_a = term.a.transposed;
+  p.transposed_b = term.b.transposed;
+  p.fast = accumulate == Accumulate::fast && narrow(p.a) && (p.scale_a == ScaleMode::tensor || p.scale_a == ScaleMode::row);
+  p.accumulate = beta != 0.0f;
+  p.has_bias = bias.shape.rank() != 0;
+  if (p.has_bias) p.bias = bias.dtype;
+  return p;
+}
+
+std::string why_not_native(const GemmProblem& p) {
+  if (p.scale_a == ScaleMode::none && p.scale_b == ScaleMode::none) return {};
+  const auto element = [](Dtype d) { return d == Dtype::e4m3 || d == Dtype::e5m2; };
+  if (!element(p.a) || !element(p.b)) return fmt::format("tensor cores of compute capability 9.0 do not multiply {} by {}", name(p.a), name(p.b));
+  if (p.a == Dtype::e5m2 && p.b == Dtype::e5m2) return "cuBLASLt does not multiply e5m2 by e5m2";
+  if (p.scale_a == ScaleMode::other || p.scale_b == ScaleMode::other) return "cuBLASLt has scales by tensor, row, 1x128 and 128x128 blocks only";
+  const auto blocks = [](ScaleMode m) { return m == ScaleMode::block_1x128 || m == ScaleMode::block_128x128; };
+  const bool pair = blocks(p.scale_a) ? blocks(p.scale_b) && (p.scale_a == ScaleMode::block_1x128 || p.scale_b == ScaleMode::block_1x128) : p.scale_a == p.scale_b;
+  if (!pair) return fmt::format("cuBLASLt does not scale one operand{} and the other{}", name_of(p.scale_a), name_of(p.scale_b));
+  if (p.k % 16 != 0 || p.lda % 16 != 0 || p.ldb % 16 != 0 || p.n % 16 != 0 || p.m % 16 != 0 || p.ldd % 8 != 0) {
+    return fmt::format("FP8 products need extents that are multiples of 16, these are {} x {} x {}", p.m, p.n, p.k);
+  }
+  return {};
+}
+
+struct GemmPlans::Plan {
+  GemmProblem problem;
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;   // cuBLASLt's A is our b
+  std::vector<cublasLtMatmulAlgo_t> candidates;
+  size_t chosen = 0;
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+  ~Plan() {
+    for (auto* layout : {a, b, d}) {
+      if (layout) cublasLtMatrixLayoutDestroy(layout);
+    }
+    if (operation) cublasLtMatmulDescDestroy(operation);
+  }
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) const {
+    check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "describe a product");
+  }
+};
+
+GemmPlans::GemmPlans(Device& device) : device_(device) {
+  cublasLtHandle_t handle = nullptr;
+  check(cublasLtCreate(&handle), "start");
+  handle_ = handle;
+  const MemorySource memory = device_.memory();
+  workspace_ = memory.allocate(memory.user, workspace_bytes);
+}
+
+GemmPlans::~GemmPlans() {
+  plans_.clear();
+  const MemorySource memory = device_.memory();
+  if (workspace_) memory.release(memory.user, workspace_);
+  if (handle_) cublasLtDestroy(static_cast<cublasLtHandle_t>(handle_));
+}
+
+std::unique_ptr<GemmPlans::Plan> GemmPlans::make_plan(const GemmProblem& p) {
+  auto plan = std::make_unique<Plan>();
+  plan->problem = p;
+  check(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describe a product");
+  plan->set(CUBLASLT_MATMUL_DESC_TRANSA, p.transposed_b ? CUBLAS_OP_N : CUBLAS_OP_T);
+  plan->set(CUBLASLT_MATMUL_DESC_TRANSB, p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.scale_a != ScaleMode::none) {
+    plan->set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast ? 1 : 0));
+    plan->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(mode_of(p.scale_b)));
+    plan->set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(mode_of(p.scale_a)));
+    // Vectors of scales must be there when algorithms are asked for; each call sets its own.
+    const void* anywhere = workspace_;
+    plan->set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, anywhere);
+    plan->set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, anywhere);
+  }
+  if (p.has_bias) {
+    plan->set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    plan->set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(p.bias)));
+  }
+  const auto u = [](int64_t n) { return static_cast<uint64_t>(n); };
+  check(cublasLtMatrixLayoutCreate(&plan->a, type_of(p.b), u(p.transposed_b ? p.n : p.k), u(p.transposed_b ? p.k : p.n), p.ldb), "describe an operand");
+  check(cublasLtMatrixLayoutCreate(&plan->b, type_of(p.a), u(p.transposed_a ? p.m : p.k), u(p.transposed_a ? p.k : p.m), p.lda), "describe an operand");
+  check(cublasLtMatrixLayoutCreate(&plan->d, type_of(p.out), u(p.n), u(p.m), p.ldd), "describe a result");
+
+  cublasLtMatmulPreference_t preference = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&preference), "state a preference");
+  const size_t workspace = workspace_bytes;
+  check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace), "state a preference");
+  // Column ranges of a matrix begin at multiples of 16 bytes, not of the 256 that cuBLASLt assumes.
+  const uint32_t alignment = 16;
+  for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference, which, &alignment, sizeof alignment), "state a preference");
+  }
+  std::array<cublasLtMatmulHeuristicResult_t, most_candidates> results{};
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(static_cast<cublasLtHandle_t>(handle_), plan->operation, plan->a, plan->b, plan->d, plan->d, preference, most_candidates,
+                                                               results.data(), &found);
+  cublasLtMatmulPreferenceDestroy(preference);
+  for (int i = 0; i < found; ++i) {
+    if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS) plan->candidates.push_back(results[static_cast<size_t>(i)].algo);
+  }
+  if (plan->candidates.empty()) {
+    throw Error(ExitCode::device, fmt::format("cuBLASLt {} has no algorithm for the product {} ({})", cublasLtGetVersion(), describe(p), cublasLtGetStatusName(status)), "gemm",
+                "extents must be multiples of 16; update the CUDA toolkit, or choose another recipe for this module with precision.rules");
+  }
+  return plan;
+}
+
+GemmPlans::Plan& GemmPlans::plan_of(const GemmProblem& p) {
+  auto& plan = plans_[p];
+  if (!plan) {
+    plan = make_plan(p);
+    const auto wanted = wanted_.find(describe(p));
+    if (wanted != wanted_.end()) {
+      cublasLtMatmulAlgo_t algorithm{};
+      static_assert(sizeof algorithm.data == sizeof(Algorithm));
+      std::memcpy(algorithm.data, wanted->second.data(), sizeof(Algorithm));
+      plan->candidates.assign(1, algorithm);
+    }
+  }
+  return *plan;
+}
+
+void GemmPlans::execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
+  const GemmProblem& p = plan.problem;
+  if (p.scale_a != ScaleMode::none) {
+    plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(term.b.scale_inv.data));
+    plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(term.a.scale_inv.data));
+  }
+  if (p.has_bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data));
+  const float alpha = 1.0f, beta = p.accumulate ? 1.0f : 0.0f;
+  const cublasStatus_t status = cublasLtMatmul(static_cast<cublasLtHandle_t>(handle_), plan.operation, &alpha, term.b.data.data, plan.a, term.a.data.data, plan.b, &beta, out.data, plan.d, out.data,
+                                               plan.d, &plan.candidates[candidate], workspace_, workspace_bytes, device_.stream());
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw Error(ExitCode::device, fmt::format("cuBLASLt refuses the product {}: {}", describe(p), cublasLtGetStatusName(status)), "gemm", "choose another recipe for this module with precision.rules");
+  }
+}
+
+void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
+  const Plan& plan = plan_of(p);
+  execute(plan, plan.chosen, term, out, bias);
+}
+
+int GemmPlans::tune(void* memory, size_t bytes) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  cuda::check(cudaEventCreate(&begin), "make an event");
+  cuda::check(cudaEventCreate(&end), "make an event");
+  int timed = 0;
+  for (auto& [p, plan] : plans_) {
+    const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
+    const auto extent = [&](int64_t rows, int64_t ld, bool transposed, Dtype d) { return aligned(static_cast<size_t>((transposed ? p.k : rows) * ld) * size_bytes(d)); };
+    const size_t a = extent(p.m, p.lda, p.transposed_a, p.a), b = extent(p.n, p.ldb, p.transposed_b, p.b), d = aligned(static_cast<size_t>(p.m * p.ldd) * size_bytes(p.out));
+    const size_t scales = aligned(static_cast<size_t>((p.m + p.n + 512) * (p.k / 128 + 4)) * sizeof(float));
+    if (plan->candidates.size() < 2 || a + b + d + scales > bytes) continue;
+    auto* at = static_cast<char*>(memory);
+    // 0x3A is a value near 1 in every format, and so are the scales: no zeros, which would run faster than data does.
+    cuda::check(cudaMemsetAsync(at, 0x3A, a + b + d + scales, device_.stream()), "fill operands");
+    GemmTerm term;
+    term.a.data.data = at;
+    term.b.data.data = at + a;
+    term.a.scale_inv.data = term.b.scale_inv.data = at + a + b + d;
+    MatrixView out;
+    out.data = at + a + b;
+    Tensor bias;
+    bias.data = term.a.scale_inv.data;
+    float best = 0;
+    for (size_t candidate = 0; candidate < plan->candidates.size(); ++candidate) {
+      constexpr int rounds = 3;
+      execute(*plan, candidate, term, out, bias);   // loads the kernel
+      cuda::check(cudaEventRecord(begin, device_.stream()), "record an event");
+      for (int i = 0; i < rounds; ++i) execute(*plan, candidate, term, out, bias);
+      cuda::check(cudaEventRecord(end, device_.stream()), "record an event");
+      cuda::check(cudaEventSynchronize(end), "time a product");
+      float ms = 0;
+      cuda::check(cudaEventElapsedTime(&ms, begin, end), "time a product");
+      if (candidate == 0 || ms < best) {
+        best = ms;
+        plan->chosen = candidate;
+      }
+    }
+    ++timed;
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return timed;
+}
+
+std::map<std::string, GemmPlans::Algorithm> GemmPlans::choices() const {
+  std::map<std::string, Algorithm> out;
+  for (const auto& [p, plan] : plans_) std::memcpy(out[describe(p)].data(), plan->candidates[plan->chosen].data, sizeof(Algorithm));
+  return out;
+}
+
+void GemmPlans::choose(const std::map<std::string, Algorithm>& choices) { wanted_ = choices; }
+
+void Device::Release::operator()(GemmPlans* p) const { delete p; }
+
+GemmPlans& Device::gemm_plans() {
+  if (!gemm_plans_) gemm_plans_.reset(new GemmPlans(*this));
+  return *gemm_plans_;
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,73 @@
+// Matrix products through cuBLASLt: which scaling modes a product has natively, one plan a shape, its algorithm chosen by timing.
+//
+// In cuBLASLt's column-major terms, out[m, n] = a[m, k] . b[n, k]^T is D = A^T B with A = our b (n x k), B = our a (m x k), both with the contraction
+// contiguous: the only form FP8 has on Hopper. Scale modes and layouts as measured in docs/benchmarks/hopper.md:
+//   one a tensor      CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
+//   one a row         OUTER_VEC_32F, of both operands or of none
+//   1 x 128           VEC128_32F,     scales [k / 128][rows]
+//   128 x 128         BLK128x128_32F, scales [rows / 128][k / 128 rounded up to 4]; of one operand at most
+// Other granularities have no native product: gemm() multiplies BF16 copies of the decoded operands (the caller asked for a named emulation).
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/gemm.h"
+
+namespace octet::cuda {
+
+class Device;
+
+enum class ScaleMode : uint8_t { none, tensor, row, block_1x128, block_128x128, other };
+
+// What decides a plan. Leading dimensions in elements.
+struct GemmProblem {
+  int64_t m = 0, n = 0, k = 0, lda = 0, ldb = 0, ldd = 0;
+  Dtype a = Dtype::bf16, b = Dtype::bf16, out = Dtype::bf16, bias = Dtype::bf16;
+  ScaleMode scale_a = ScaleMode::none, scale_b = ScaleMode::none;
+  bool transposed_a = false, transposed_b = false;   // stored [k, rows]: unquantized operands only
+  bool fast = false, accumulate = false, has_bias = false;
+  auto operator<=>(const GemmProblem&) const = default;
+};
+std::string describe(const GemmProblem& p);   // "[8192, 4096] = e4m3 1x128 [8192, 4096] . e4m3 128x128 [4096, 4096]^T, accurate"
+
+ScaleMode scale_mode(const Operand& o);
+GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
+// Why cuBLASLt on compute capability 9.0 does not do this product; empty when it does.
+std::string why_not_native(const GemmProblem& p);
+
+class GemmPlans {
+ public:
+  explicit GemmPlans(Device& device);
+  ~GemmPlans();
+
+  // Runs the plan of `p`, made at its first use. Throws Error(device) when cuBLASLt has none or refuses it, naming the product.
+  void run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias);
+
+  // Times the candidates of every plan made so far and keeps the fastest, using `memory` for operands and result; a product that does not fit keeps its
+  // first candidate. Outside the step. Returns how many were timed.
+  int tune(void* memory, size_t bytes);
+  // The algorithm in use by product, as cuBLASLt's opaque words: stored with a run, so that a resumed run multiplies alike.
+  using Algorithm = std::array<uint64_t, 8>;
+  std::map<std::string, Algorithm> choices() const;
+  void choose(const std::map<std::string, Algorithm>& choices);
+
+  static constexpr size_t workspace_bytes = size_t{64} << 20;
+
+ private:
+  struct Plan;
+  Plan& plan_of(const GemmProblem& p);
+  std::unique_ptr<Plan> make_plan(const GemmProblem& p);
+  void execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias);
+
+  Device& device_;
+  void* handle_ = nullptr;      // cublasLtHandle_t
+  void* workspace_ = nullptr;
+  std::map<GemmProblem, std::unique_ptr<Plan>> plans_;
+  std::map<std::string, Algorithm> wanted_;
+};
+
+}  // namespace octet::cuda

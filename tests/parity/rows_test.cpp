@@ -1,0 +1,314 @@
+// Operators over rows and elements: the same bits where no sum's order differs, else within rounding.
+#include "cpu/cpu_ops.h"
+#include "cuda/cuda_ops.h"
+#include "ops/activation.h"
+#include "ops/embedding.h"
+#include "ops/loss.h"
+#include "ops/reduce.h"
+#include "rig.h"
+
+using namespace parity;
+
+namespace {
+
+constexpr Dtype both[] = {Dtype::bf16, Dtype::f32};
+struct Size {
+  int64_t rows, cols;
+};
+
+Tensor absent(const Host& h) { return {nullptr, h.dtype(), h.shape()}; }
+
+// An operator with named tensors: inputs are uploaded, outputs (blank, or given their first content) come back.
+class Both {
+ public:
+  explicit Both(Rig& rig) : rig_(rig) {}
+
+  int input(Host h) { return add(std::move(h), false); }
+  int output(Dtype dtype, Shape shape) { return add(Host(dtype, shape), true); }
+  int updated(Host h) { return add(std::move(h), true); }
+
+  // op is given the tensors in the order of their declaration.
+  using Op = std::function<void(Ctx&, const std::vector<Tensor>&)>;
+  void run(const Op& on_cpu, const Op& on_cuda) {
+    want_ = hosts_;
+    std::vector<Tensor> cpu, device;
+    for (Host& h : want_) cpu.push_back(!h.bytes().empty() ? h.tensor() : Tensor{});
+    rig_.on_host([&](Ctx& ctx) {
+      if (!ctx.planning()) on_cpu(ctx, cpu);
+      else on_cpu(ctx, planned());
+    });
+    std::vector<Host> first;
+    for (int round = 0; round < 2; ++round) {
+      device.clear();
+      for (Host& h : hosts_) device.push_back(!h.bytes().empty() ? rig_.upload(h) : Tensor{});
+      rig_.on_device([&](Ctx& ctx) {
+        if (!ctx.planning()) on_cuda(ctx, device);
+        else on_cuda(ctx, planned());
+      });
+      got_.clear();
+      for (const Tensor& t : device) got_.push_back(t.data ? rig_.download(t) : Host());
+      if (round == 0) first = got_;
+      rig_.reset();
+    }
+    for (size_t i = 0; i < got_.size(); ++i) EXPECT_EQ(got_[i].bytes(), first[i].bytes()) << "tensor " << i << " differs between two calls";
+    for (size_t i = 0; i < got_.size(); ++i) {
+      if (!outputs_[i]) {
+        EXPECT_EQ(got_[i].bytes(), hosts_[i].bytes()) << "input " << i << " was changed";
+      }
+    }
+  }
+  const Host& got(int i) const { return got_[static_cast<size_t>(i)]; }
+  const Host& want(int i) const { return want_[static_cast<size_t>(i)]; }
+  void same(int i, const std::string& what) { expect_same(got(i), want(i), what); }
+  void close(int i, double tolerance, const std::string& what) { expect_close(got(i), want(i), tolerance, what); }
+
+ private:
+  int add(Host h, bool output) {
+    hosts_.push_back(std::move(h));
+    outputs_.push_back(output);
+    return static_cast<int>(hosts_.size()) - 1;
+  }
+  std::vector<Tensor> planned() {
+    std::vector<Tensor> t;
+    for (const Host& h : hosts_) t.push_back(!h.bytes().empty() ? absent(h) : Tensor{});
+    return t;
+  }
+  Rig& rig_;
+  std::vector<Host> hosts_, want_, got_;
+  std::vector<bool> outputs_;
+};
+
+std::string label(const std::string& what, Dtype dtype, int64_t rows, int64_t cols) { return what + " " + std::string(name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols); }
+
+QuantSpec blocks_1x128() {
+  QuantSpec s;
+  s.format = Dtype::e4m3;
+  s.block_rows = 1;
+  s.block_cols = 128;
+  return s;
+}
+
+TEST(rmsnorm, forward) {
+  Rig rig;
+  for (const Dtype dtype : both) {
+    for (const auto& [rows, cols] : {Size{5, 64}, {3, 1001}, {130, 256}, {2, 4096}}) {
+      for (const bool with_delta : {false, true}) {
+        Both b(rig);
+        const int x = b.input(normal("x", dtype, {rows, cols})), delta = b.input(with_delta ? normal("delta", dtype, {rows, cols}, 0.3) : Host());
+        const int gamma = b.input(normal("gamma", dtype, {cols}, 0.2, 1.0)), sum = b.output(dtype, {rows, cols}), y = b.output(dtype, {rows, cols}), rstd = b.output(Dtype::f32, {rows});
+        const auto call = [&](auto&& op) {
+          return [&, op](Ctx& ctx, const std::vector<Tensor>& t) {
+            op(ctx, t[static_cast<size_t>(x)], t[static_cast<size_t>(delta)], t[static_cast<size_t>(gamma)], 1e-5f,
+               RmsNormOut{with_delta ? t[static_cast<size_t>(sum)] : Tensor{}, t[static_cast<size_t>(y)], t[static_cast<size_t>(rstd)], {}});
+          };
+        };
+        b.run(call(cpu::rmsnorm_quantize), call(cuda::rmsnorm_quantize));
+        const std::string what = label(with_delta ? "norm of a sum" : "norm", dtype, rows, cols);
+        if (with_delta) b.same(sum, what + " sum");
+        b.close(rstd, 1e-6, what + " rstd");
+        b.close(y, 1e-6, what + " y");
+      }
+    }
+  }
+}
+
+// The images are those of the y that the device itself wrote; y is also what it writes without images.
+TEST(rmsnorm, images_are_those_of_its_values) {
+  Rig rig;
+  for (const auto& [rows, cols] : {Size{144, 208}, {130, 77}, {256, 256}}) {
+    Host x = normal("x", Dtype::bf16, {rows, cols}), gamma = normal("gamma", Dtype::bf16, {cols}, 0.2, 1.0), delta = normal("d", Dtype::bf16, {rows, cols}, 0.5);
+    const QuantSpec spec = blocks_1x128();
+    const Tensor xt = rig.upload(x), gt = rig.upload(gamma), dt = rig.upload(delta), sum = rig.upload(x, true), y = rig.upload(x, true), alone = rig.upload(x, true),
+                 rstd = rig.upload(Host(Dtype::f32, {rows}), true);
+    QuantizedOut images{spec, spec, rig.upload_image(spec, rows, cols, false), rig.upload_image(spec, rows, cols, true), {}};
+    rig.on_device([&](Ctx& ctx) { cuda::rmsnorm_quantize(ctx, xt, dt, gt, 1e-5f, {sum, y, rstd, images}); });
+    rig.on_device([&](Ctx& ctx) { cuda::rmsnorm_quantize(ctx, xt, dt, gt, 1e-5f, {sum, alone, rstd, {}}); });
+    Host values = rig.download(y);
+    expect_same(rig.download(alone), values, label("values with and without images", Dtype::bf16, rows, cols));
+    Arena memory(size_t{4} << 20);
+    QuantizedOut want{spec, spec, alloc_image(memory, spec, rows, cols, false), alloc_image(memory, spec, rows, cols, true), {}};
+    rig.on_host([&](Ctx& ctx) { cpu::quantize(ctx, values.tensor(), want); });
+    expect_same(rig.download_image(images.row, false), Rig::host_image(want.row, false), cols, label("row image", Dtype::bf16, rows, cols));
+    expect_same(rig.download_image(images.col, true), Rig::host_image(want.col, true), cols, label("column image", Dtype::bf16, rows, cols));
+    rig.reset();
+  }
+}
+
+TEST(rmsnorm, backward) {
+  Rig rig;
+  for (const Dtype dtype : both) {
+    for (const auto& [rows, cols] : {Size{5, 64}, {33, 1001}, {16, 2048}}) {
+      for (const bool with_residual : {false, true}) {
+        Both b(rig);
+        const int dy = b.input(normal("dy", dtype, {rows, cols})), s = b.input(normal("s", dtype, {rows, cols}, 2.0)), gamma = b.input(normal("gamma", dtype, {cols}, 0.2, 1.0));
+        const int rstd = b.input(normal("rstd", Dtype::f32, {rows}, 0.01, 0.5)), residual = b.input(with_residual ? normal("r", dtype, {rows, cols}) : Host());
+        const int dx = b.output(dtype, {rows, cols}), dgamma = b.updated(normal("dgamma", Dtype::f32, {cols}));
+        const auto call = [&](auto&& op) {
+          return [&, op](Ctx& ctx, const std::vector<Tensor>& t) {
+            const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
+            op(ctx, at(dy), at(s), at(gamma), at(rstd), at(residual), at(dx), at(dgamma));
+          };
+        };
+        b.run(call(cpu::rmsnorm_backward), call(cuda::rmsnorm_backward));
+        const std::string what = label("norm backward", dtype, rows, cols);
+        b.close(dx, 1e-6, what + " dx");
+        b.same(dgamma, what + " dgamma");
+      }
+    }
+  }
+}
+
+TEST(swiglu, forward_and_backward) {
+  Rig rig;
+  for (const Dtype dtype : both) {
+    for (const auto& [rows, cols] : {Size{5, 64}, {3, 333}, {40, 128}}) {
+      Both b(rig);
+      const int gate_up = b.input(normal("gu", dtype, {rows, 2 * cols}, 3.0)), dy = b.input(normal("dy", dtype, {rows, cols}));
+      const int y = b.output(dtype, {rows, cols}), d_gate_up = b.output(dtype, {rows, 2 * cols});
+      const auto call = [&](auto&& forward, auto&& backward) {
+        return [&, forward, backward](Ctx& ctx, const std::vector<Tensor>& t) {
+          const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
+          forward(ctx, at(gate_up), at(y), QuantizedOut{});
+          backward(ctx, at(dy), at(gate_up), at(d_gate_up));
+        };
+      };
+      b.run(call(cpu::swiglu_quantize, cpu::swiglu_backward), call(cuda::swiglu_quantize, cuda::swiglu_backward));
+      b.same(y, label("swiglu", dtype, rows, cols));
+      b.same(d_gate_up, label("swiglu backward", dtype, rows, cols));
+    }
+  }
+}
+
+TEST(swiglu, images) {
+  Rig rig;
+  const int64_t rows = 144, cols = 208;
+  Host gate_up = normal("gu", Dtype::bf16, {rows, 2 * cols}, 3.0);
+  for (const bool tensorwise : {false, true}) {
+    QuantSpec spec = blocks_1x128();
+    if (tensorwise) spec.block_rows = spec.block_cols = 0;
+    const Tensor in = rig.upload(gate_up);
+    QuantizedOut images{spec, spec, rig.upload_image(spec, rows, cols, false), rig.upload_image(spec, rows, cols, true), {}};
+    rig.on_device([&](Ctx& ctx) { cuda::swiglu_quantize(ctx, in, {}, images); });
+    Arena memory(size_t{4} << 20);
+    QuantizedOut want{spec, spec, alloc_image(memory, spec, rows, cols, false), alloc_image(memory, spec, rows, cols, true), {}};
+    rig.on_host([&](Ctx& ctx) { cpu::swiglu_quantize(ctx, gate_up.tensor(), {}, want); });
+    expect_same(rig.download_image(images.row, false), Rig::host_image(want.row, false), cols, "swiglu row image");
+    expect_same(rig.download_image(images.col, true), Rig::host_image(want.col, true), cols, "swiglu column image");
+    rig.reset();
+  }
+}
+
+TEST(rope, forward_and_backward) {
+  Rig rig;
+  for (const Dtype dtype : both) {
+    for (const auto& [d, rotary] : {std::pair<int64_t, int64_t>{64, 64}, {20, 12}, {128, 128}}) {
+      for (const bool normed : {false, true}) {
+        const HeadGeometry g{4, 2, d, rotary, 1e-6f};
+        const int64_t rows = 19, width = g.qkv_width(), rotated = g.heads + g.kv_heads;
+        Both b(rig);
+        Host positions(Dtype::i32, {rows});
+        for (int64_t i = 0; i < rows; ++i) positions.set(i, static_cast<double>(i * 7 % 23));
+        const int qkv = b.input(normal("qkv", dtype, {rows, width})), pos = b.input(positions), table = b.input(normal("table", Dtype::f32, {23, rotary}));
+        const int gq = b.input(normed ? normal("gq", dtype, {d}, 0.2, 1.0) : Host()), gk = b.input(normed ? normal("gk", dtype, {d}, 0.2, 1.0) : Host());
+        const int rstd = b.updated(normed ? Host(Dtype::f32, {rows, rotated}) : Host()), dq = b.updated(normed ? normal("dq", Dtype::f32, {d}) : Host()),
+                  dk = b.updated(normed ? normal("dk", Dtype::f32, {d}) : Host());
+        const int out = b.output(dtype, {rows, width}), d_out = b.input(normal("d_out", dtype, {rows, width})), d_qkv = b.output(dtype, {rows, width});
+        const int inplace = b.updated(normal("qkv", dtype, {rows, width}));
+        const auto call = [&](auto&& forward, auto&& backward) {
+          return [&, forward, backward](Ctx& ctx, const std::vector<Tensor>& t) {
+            const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
+            const QkNorm norm = normed ? QkNorm{at(gq), at(gk), at(rstd), at(dq), at(dk)} : QkNorm{};
+            forward(ctx, at(qkv), at(pos), at(table), g, norm, at(out));
+            backward(ctx, at(d_out), at(qkv), at(pos), at(table), g, norm, at(d_qkv));
+            if (!normed) forward(ctx, at(inplace), at(pos), at(table), g, norm, at(inplace));
+          };
+        };
+        b.run(call(cpu::qk_norm_rope, cpu::qk_norm_rope_backward), call(cuda::qk_norm_rope, cuda::qk_norm_rope_backward));
+        const std::string what = label(normed ? "normed rope" : "rope", dtype, d, rotary);
+        if (normed) {
+          b.close(rstd, 2e-7, what + " rstd");
+          b.close(out, 1e-6, what + " forward");
+          b.close(d_qkv, 1e-6, what + " backward");
+          b.close(dq, 1e-5, what + " dgamma q");
+          b.close(dk, 1e-5, what + " dgamma k");
+        } else {
+          b.same(out, what + " forward");
+          b.same(d_qkv, what + " backward");
+          b.same(inplace, what + " in place");
+        }
+      }
+    }
+  }
+}
+
+TEST(embedding, forward_and_backward) {
+  Rig rig;
+  for (const Dtype dtype : both) {
+    for (const auto& [count, cols] : {Size{700, 40}, {1, 7}, {33, 256}}) {
+      const int64_t vocab = 13;
+      Host tokens(Dtype::i32, {count});
+      for (int64_t i = 0; i < count; ++i) tokens.set(i, static_cast<double>(i * i % 11));
+      Both b(rig);
+      const int table = b.input(normal("table", dtype, {vocab, cols})), ids = b.input(tokens), out = b.output(dtype, {count, cols});
+      const int d_out = b.input(normal("d", dtype, {count, cols})), d_table = b.updated(normal("dt", Dtype::f32, {vocab, cols}));
+      const auto call = [&](auto&& forward, auto&& backward) {
+        return [&, forward, backward](Ctx& ctx, const std::vector<Tensor>& t) {
+          const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
+          forward(ctx, at(table), at(ids), at(out));
+          backward(ctx, at(d_out), at(ids), at(d_table));
+        };
+      };
+      b.run(call(cpu::embedding, cpu::embedding_backward), call(cuda::embedding, cuda::embedding_backward));
+      b.same(out, label("embedding", dtype, count, cols));
+      b.same(d_table, label("embedding backward", dtype, count, cols));
+    }
+  }
+}
+
+TEST(cross_entropy, loss_and_gradient) {
+  Rig rig;
+  for (const Dtype dtype : both) {
+    for (const auto& [vocab, width] : {std::pair<int64_t, int64_t>{257, 384}, {1000, 1000}, {5, 8}, {9001, 9008}}) {
+      const int64_t rows = 6;
+      Host labels(Dtype::i32, {rows});
+      for (int64_t i = 0; i < rows; ++i) labels.set(i, i == 2 ? -1.0 : static_cast<double>(i * 97 % vocab));
+      Both b(rig);
+      const int logits = b.updated(normal("logits", dtype, {rows, width}, 4.0)), ids = b.input(labels), loss = b.output(Dtype::f32, {rows}), z = b.output(Dtype::f32, {rows});
+      const auto call = [&](auto&& op) {
+        return [&, op](Ctx& ctx, const std::vector<Tensor>& t) {
+          op(ctx, t[static_cast<size_t>(logits)], t[static_cast<size_t>(ids)], vocab, 1e-4f, 0.125f, true, t[static_cast<size_t>(loss)], t[static_cast<size_t>(z)]);
+        };
+      };
+      b.run(call(cpu::cross_entropy), call(cuda::cross_entropy));
+      const std::string what = label("cross-entropy", dtype, vocab, width);
+      b.close(loss, 1e-6, what + " loss");
+      b.close(z, 1e-6, what + " z");
+      b.close(logits, 4e-6, what + " gradient");
+    }
+  }
+}
+
+TEST(state, adamw_casts_and_column_sums) {
+  Rig rig;
+  for (const int64_t n : {1, 1000, 4096}) {
+    Both b(rig);
+    const int master = b.updated(normal("w", Dtype::f32, {n})), m = b.updated(normal("m", Dtype::f32, {n}, 0.1)), grad = b.input(normal("g", Dtype::f32, {n}));
+    Host squares = normal("v", Dtype::f32, {n});
+    for (int64_t i = 0; i < n; ++i) squares.set(i, squares.at(i) * squares.at(i) * 1e-3);
+    const int v = b.updated(squares), working = b.output(Dtype::bf16, {n}), cast = b.output(Dtype::bf16, {n});
+    const int wide = b.input(normal("dy", Dtype::bf16, {37, n})), sums = b.updated(normal("s", Dtype::f32, {n}));
+    const AdamwStep step{3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.7f, 3.1f, 0.77f};
+    const auto call = [&](auto&& adamw, auto&& cast_weights, auto&& column_sums) {
+      return [&, adamw, cast_weights, column_sums](Ctx& ctx, const std::vector<Tensor>& t) {
+        const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
+        adamw(ctx, at(master), at(m), at(v), at(grad), at(working), step);
+        cast_weights(ctx, at(grad), at(cast));
+        column_sums(ctx, at(wide), at(sums));
+      };
+    };
+    b.run(call(cpu::adamw, cpu::cast_weights, cpu::column_sums), call(cuda::adamw, cuda::cast_weights, cuda::column_sums));
+    for (const int i : {master, m, v, working, cast, sums}) b.same(i, "state of " + std::to_string(n) + ", tensor " + std::to_string(i));
+  }
+}
+
+}  // namespace
