@@ -11,8 +11,6 @@ namespace octet {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* latest_file = "LATEST";
-
 struct Candidate {
   StepName id;
   std::string name;

@@ -78,12 +78,12 @@ Layout make_layout(const std::vector<TensorBytes>& tensors, SafetensorsMetadata 
     if (held_as_u8(t.dtype)) metadata[std::string(dtype_prefix) + t.name] = std::string(name(t.dtype));
   }
 
-  std::string json = "{";
+  std::string text = "{";
   if (!metadata.empty()) {
-    json += json_string(metadata_key) + ":{";
-    for (const auto& [key, value] : metadata) json += fmt::format("{}:{},", json_string(key), json_string(value));
-    json.back() = '}';
-    json += ',';
+    text += json_string(metadata_key) + ":{";
+    for (const auto& [key, value] : metadata) text += fmt::format("{}:{},", json_string(key), json_string(value));
+    text.back() = '}';
+    text += ',';
   }
   for (size_t i : layout.order) {
     const auto& t = tensors[i];
@@ -92,18 +92,18 @@ Layout make_layout(const std::vector<TensorBytes>& tensors, SafetensorsMetadata 
     layout.data_bytes += bytes;
     std::string dims;
     for (int axis = 0; axis < t.shape.rank(); ++axis) dims += fmt::format("{}{}", axis ? "," : "", t.shape[axis]);
-    json += fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}},)", json_string(t.name), dtype_table[file_rank(t.dtype)].text,
+    text += fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}},)", json_string(t.name), dtype_table[file_rank(t.dtype)].text,
                         dims, begin, layout.data_bytes);
   }
-  if (json.size() > 1) json.pop_back();
-  json += '}';
-  json.append((8 - json.size() % 8) % 8, ' ');
-  OCTET_CHECK(json.size() <= safetensors_max_header_bytes, "safetensors header of {} bytes", json.size());
+  if (text.size() > 1) text.pop_back();
+  text += '}';
+  text.append((8 - text.size() % 8) % 8, ' ');
+  OCTET_CHECK(text.size() <= safetensors_max_header_bytes, "safetensors header of {} bytes", text.size());
 
-  const uint64_t length = json.size();
+  const uint64_t length = text.size();
   layout.prefix.resize(sizeof length);
   std::memcpy(layout.prefix.data(), &length, sizeof length);
-  layout.prefix += json;
+  layout.prefix += text;
   return layout;
 }
 

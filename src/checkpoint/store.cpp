@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::string_view temporary_mark = ".tmp.";
 constexpr std::string_view replaced_suffix = ".replaced";
-constexpr const char* latest_file = "LATEST";
 
 // transformers refuses files without it.
 SafetensorsMetadata shard_metadata() { return {{"format", "pt"}}; }

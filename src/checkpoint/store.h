@@ -36,6 +36,8 @@ struct TensorToSave {
   Shape offset{};                       // of data in the global tensor; used with global_shape only
 };
 
+inline constexpr const char* latest_file = "LATEST";
+
 // Points of the commit protocol, in the order they are passed; shard_written once a shard, victim_renamed once a deletion.
 enum class SavePhase { temporary_made, shard_written, manifest_written, previous_moved, committed, latest_written, victim_renamed, done };
 

@@ -12,25 +12,25 @@
 namespace octet {
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 using config_detail::GemmOperands;
 
 constexpr const char* kDialect = "https://json-schema.org/draft/2020-12/schema";
 
-json closed_object() { return {{"type", "object"}, {"additionalProperties", false}, {"properties", json::object()}}; }
+ordered_json closed_object() { return {{"type", "object"}, {"additionalProperties", false}, {"properties", ordered_json::object()}}; }
 
 // Bounds of a number, as integers where the field is one.
-void add_range(json& out, const FieldInfo& f) {
+void add_range(ordered_json& out, const FieldInfo& f) {
   const bool whole = f.kind != FieldKind::number;
-  const auto number = [&](double v) { return whole ? json(static_cast<int64_t>(v)) : json(v); };
+  const auto number = [&](double v) { return whole ? ordered_json(static_cast<int64_t>(v)) : ordered_json(v); };
   if (f.min) out[f.above_min ? "exclusiveMinimum" : "minimum"] = number(*f.min);
   if (f.max) out[f.below_max ? "exclusiveMaximum" : "maximum"] = number(*f.max);
   if (f.is_unsigned && !f.min) out["minimum"] = 0;
-  if (whole && !f.max) out["maximum"] = f.is_unsigned ? json(std::numeric_limits<uint64_t>::max()) : json(std::numeric_limits<int64_t>::max());
+  if (whole && !f.max) out["maximum"] = f.is_unsigned ? ordered_json(std::numeric_limits<uint64_t>::max()) : ordered_json(std::numeric_limits<int64_t>::max());
 }
 
-json text_schema(const FieldInfo& f) {
-  json out = {{"type", "string"}};
+ordered_json text_schema(const FieldInfo& f) {
+  ordered_json out = {{"type", "string"}};
   if (!f.choices.empty()) {
     out["enum"] = f.choices;
   } else {
@@ -42,12 +42,12 @@ json text_schema(const FieldInfo& f) {
 
 // {"a.b": rows} -> nested objects with their required keys.
 template <class Rows>
-json object_schema(const Rows& rows);
+ordered_json object_schema(const Rows& rows);
 
-json operands_schema() {
-  json out = closed_object();
+ordered_json operands_schema() {
+  ordered_json out = closed_object();
   for (const GemmOperands& g : config_detail::gemm_operands()) {
-    json gemm = closed_object();
+    ordered_json gemm = closed_object();
     for (const std::string& o : g.operands) gemm["properties"][o] = {{"$ref", "#/$defs/operand"}};
     gemm["required"] = g.operands;
     out["properties"][g.gemm] = std::move(gemm);
@@ -55,17 +55,17 @@ json operands_schema() {
   return out;
 }
 
-json block_schema(const FieldInfo& f) {
-  json extent = {{"type", "integer"}};
+ordered_json block_schema(const FieldInfo& f) {
+  ordered_json extent = {{"type", "integer"}};
   add_range(extent, f);
-  return {{"oneOf", json::array({{{"enum", {"tensor", "row"}}}, {{"type", "array"}, {"items", extent}, {"minItems", 2}, {"maxItems", 2}}})}};
+  return {{"oneOf", ordered_json::array({{{"enum", {"tensor", "row"}}}, {{"type", "array"}, {"items", extent}, {"minItems", 2}, {"maxItems", 2}}})}};
 }
 
-json value_schema(const FieldInfo& f) {
-  json out;
+ordered_json value_schema(const FieldInfo& f) {
+  ordered_json out;
   switch (f.kind) {
     case FieldKind::integer:
-      out["type"] = f.takes_units ? json::array({"integer", "string"}) : json("integer");
+      out["type"] = f.takes_units ? ordered_json::array({"integer", "string"}) : ordered_json("integer");
       add_range(out, f);
       if (f.takes_units) out["pattern"] = unit_count_pattern;
       return out;
@@ -83,16 +83,16 @@ json value_schema(const FieldInfo& f) {
   return out;
 }
 
-json field_schema(const FieldInfo& f) {
-  json out = {{"description", f.doc}};
+ordered_json field_schema(const FieldInfo& f) {
+  ordered_json out = {{"description", f.doc}};
   if (!f.fallback_note.empty()) out["description"] = f.doc + " (default: " + f.fallback_note + ")";
   out.update(value_schema(f));
-  if (!f.required() && f.fallback_note.empty() && !f.fallback.is_null() && f.fallback != "") out["default"] = json(f.fallback);
+  if (!f.required() && f.fallback_note.empty() && !f.fallback.is_null() && f.fallback != "") out["default"] = ordered_json(f.fallback);
   return out;
 }
 
-void require(json& object, const std::string& key) {
-  json& list = object["required"];
+void require(ordered_json& object, const std::string& key) {
+  ordered_json& list = object["required"];
   for (const auto& known : list) {
     if (known == key) return;
   }
@@ -100,10 +100,10 @@ void require(json& object, const std::string& key) {
 }
 
 template <class Rows>
-json object_schema(const Rows& rows) {
-  json root = closed_object();
+ordered_json object_schema(const Rows& rows) {
+  ordered_json root = closed_object();
   for (const FieldInfo& f : rows) {
-    json* at = &root;
+    ordered_json* at = &root;
     size_t begin = 0;
     for (size_t dot; (dot = f.path.find('.', begin)) != std::string::npos; begin = dot + 1) {
       const std::string key = f.path.substr(begin, dot - begin);
@@ -118,7 +118,7 @@ json object_schema(const Rows& rows) {
       require(*at, key);
     } else {
       // The alternative stands in the same section.
-      (*at)["anyOf"] = json::array({{{"required", {key}}}, {{"required", {f.alternative.substr(f.alternative.rfind('.') + 1)}}}});
+      (*at)["anyOf"] = ordered_json::array({{{"required", {key}}}, {{"required", {f.alternative.substr(f.alternative.rfind('.') + 1)}}}});
     }
   }
   return root;
@@ -127,8 +127,8 @@ json object_schema(const Rows& rows) {
 }  // namespace
 
 nlohmann::ordered_json config_schema() {
-  json out = {{"$schema", kDialect}, {"title", "Octet run config"}, {"description", "Generated by `octet train --print-schema`; do not edit."}};
-  json root = object_schema(run_fields());
+  ordered_json out = {{"$schema", kDialect}, {"title", "Octet run config"}, {"description", "Generated by `octet train --print-schema`; do not edit."}};
+  ordered_json root = object_schema(run_fields());
   root["properties"]["$schema"] = {{"description", "for editors; not part of the config"}, {"type", "string"}};
   for (const config_detail::Section& s : config_detail::sections()) root["properties"][s.key]["title"] = s.title;
   out.update(root);

@@ -12,7 +12,7 @@ namespace {
 
 int64_t now_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-std::string quoted(std::string_view text) {
+std::string quoted_text(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
@@ -72,7 +72,7 @@ std::string Tracer::json() const {
   }
   for (const Event& e : events_) {
     if (e.end_ns < 0) continue;
-    fmt::format_to(at, ",\n{{\"name\": {}, \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}", quoted(e.name), rank_, e.thread,
+    fmt::format_to(at, ",\n{{\"name\": {}, \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {}, \"dur\": {}", quoted_text(e.name), rank_, e.thread,
                    micros(e.begin_ns - zero_ns_), micros(e.end_ns - e.begin_ns));
     if (e.cost.flops > 0 || e.cost.bytes > 0) {
       out += ", \"args\": {";

@@ -13,17 +13,17 @@
 namespace octet::data {
 namespace {
 using nlohmann::json;
-constexpr uint64_t most_bytes = uint64_t{16} << 20;  // the list of inputs may be long
+constexpr uint64_t most_journal_bytes = uint64_t{16} << 20;  // the list of inputs may be long
 constexpr int version = 1;
 
-[[noreturn]] void fail(const std::string& what, const std::string& where) {
+[[noreturn]] void bad_journal(const std::string& what, const std::string& where) {
   throw Error(ExitCode::data, what, where, "remove it and the .tmp files beside it, and build anew without --resume");
 }
 
 int64_t count(const json& object, const char* key, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number_unsigned() || found->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max() / 8}) {
-    fail(fmt::format("{} is missing or no count", key), where);
+    bad_journal(fmt::format("{} is missing or no count", key), where);
   }
   return found->get<int64_t>();
 }
@@ -49,16 +49,16 @@ BuildProgress parse_build_progress(std::string_view text, const std::string& whe
   json in;
   try {
     in = json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > 2) fail("nested values", where);
+      if (depth > 2) bad_journal("nested values", where);
       return true;
     });
   } catch (const json::exception& error) {
-    fail(fmt::format("not valid JSON: {}", std::string(error.what()).substr(0, 200)), where);
+    bad_journal(fmt::format("not valid JSON: {}", std::string(error.what()).substr(0, 200)), where);
   }
-  if (!in.is_object() || in.value("format", json()) != "octet-build" || in.value("version", json()) != version) fail("no journal of a build", where);
+  if (!in.is_object() || in.value("format", json()) != "octet-build" || in.value("version", json()) != version) bad_journal("no journal of a build", where);
   BuildProgress p;
   const auto publishing = in.find("publishing"), job = in.find("job");
-  if (publishing == in.end() || !publishing->is_boolean() || job == in.end() || !job->is_string()) fail("publishing or job is missing", where);
+  if (publishing == in.end() || !publishing->is_boolean() || job == in.end() || !job->is_string()) bad_journal("publishing or job is missing", where);
   p.publishing = publishing->get<bool>();
   p.job = job->get<std::string>();
   p.position = {count(in, "input", where), count(in, "offset", where), count(in, "line", where)};
@@ -75,7 +75,7 @@ std::optional<BuildProgress> read_journal(const std::string& prefix) {
   const std::string path = journal_path(prefix);
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) return std::nullopt;
-  return parse_build_progress(read_file(path, most_bytes, ExitCode::data), path);
+  return parse_build_progress(read_file(path, most_journal_bytes, ExitCode::data), path);
 }
 
 void write_journal(const std::string& prefix, const BuildProgress& progress) { write_file_atomic(journal_path(prefix), to_json(progress), ExitCode::data); }

@@ -24,11 +24,11 @@ const char* type_name(dom::element_type type) {
   }
 }
 
-[[noreturn]] void fail(const std::string& what, const std::string& where, const char* fix = jsonl_fix) { throw Error(ExitCode::data, what, where, fix); }
+[[noreturn]] void bad_text(const std::string& what, const std::string& where, const char* fix = jsonl_fix) { throw Error(ExitCode::data, what, where, fix); }
 
 void check_count(int64_t seen, const std::string& key, const std::string& where) {
-  if (seen > 1) fail(fmt::format("the key '{}' occurs {} times", key, seen), where, "keep one of them");
-  if (seen == 0) fail(fmt::format("has no key '{}'", key), where);
+  if (seen > 1) bad_text(fmt::format("the key '{}' occurs {} times", key, seen), where, "keep one of them");
+  if (seen == 0) bad_text(fmt::format("has no key '{}'", key), where);
 }
 
 // For lines with numbers that simdjson does not hold (integers beyond 64 bits), which are valid JSON all the same.
@@ -42,12 +42,12 @@ std::string text_by_nlohmann(std::string_view line, const std::string& key, cons
       return true;
     });
   } catch (const json::exception& error) {
-    fail(fmt::format("not valid JSON: {}", std::string(error.what()).substr(0, 200)), where);
+    bad_text(fmt::format("not valid JSON: {}", std::string(error.what()).substr(0, 200)), where);
   }
-  if (!object.is_object()) fail(fmt::format("not a JSON object but {}", object.type_name()), where);
+  if (!object.is_object()) bad_text(fmt::format("not a JSON object but {}", object.type_name()), where);
   check_count(seen, key, where);
   json& value = object[key];
-  if (!value.is_string()) fail(fmt::format("the value of '{}' is no string but {}", key, value.type_name()), where);
+  if (!value.is_string()) bad_text(fmt::format("the value of '{}' is no string but {}", key, value.type_name()), where);
   return std::move(value.get_ref<std::string&>());
 }
 }  // namespace
@@ -70,9 +70,9 @@ std::string_view DocumentParser::line_text(std::string_view line, const TextChun
     buffer_ = text_by_nlohmann(line, key_, where());
     return buffer_;
   }
-  if (error != simdjson::SUCCESS) fail(fmt::format("not valid JSON: {}", simdjson::error_message(error)), where());
+  if (error != simdjson::SUCCESS) bad_text(fmt::format("not valid JSON: {}", simdjson::error_message(error)), where());
   dom::object object;
-  if (document.get(object) != simdjson::SUCCESS) fail(fmt::format("not a JSON object but {}", type_name(document.type())), where());
+  if (document.get(object) != simdjson::SUCCESS) bad_text(fmt::format("not a JSON object but {}", type_name(document.type())), where());
   int64_t seen = 0;
   dom::element value;
   for (const auto& member : object) {
@@ -82,7 +82,7 @@ std::string_view DocumentParser::line_text(std::string_view line, const TextChun
   }
   check_count(seen, key_, where());
   std::string_view text;
-  if (value.get(text) != simdjson::SUCCESS) fail(fmt::format("the value of '{}' is no string but {}", key_, type_name(value.type())), where());
+  if (value.get(text) != simdjson::SUCCESS) bad_text(fmt::format("the value of '{}' is no string but {}", key_, type_name(value.type())), where());
   return text;
 }
 
@@ -99,8 +99,8 @@ std::string_view DocumentParser::text(const TextChunk& chunk, const TextPiece& p
     buffer_ = replace_invalid_utf8(bytes);
     return buffer_;
   }
-  fail(fmt::format("not valid UTF-8 at byte {}", piece.at + static_cast<int64_t>(first_invalid_utf8(bytes))), chunk.path,
-       "convert the file to UTF-8, or give --invalid-utf8 replace");
+  bad_text(fmt::format("not valid UTF-8 at byte {}", piece.at + static_cast<int64_t>(first_invalid_utf8(bytes))), chunk.path,
+           "convert the file to UTF-8, or give --invalid-utf8 replace");
 }
 
 }  // namespace octet::data

@@ -7,7 +7,7 @@
 
 namespace octet::data {
 namespace {
-const char* const fix = "give the .npy files that Megatron wrote, whole";
+const char* const npy_fix = "give the .npy files that Megatron wrote, whole";
 
 // Reads the dict literal; anything unexpected is refused.
 class HeaderText {
@@ -42,7 +42,7 @@ class HeaderText {
   }
 
  private:
-  [[noreturn]] void bad(const std::string& what) const { refuse_file(name_, what, fix); }
+  [[noreturn]] void bad(const std::string& what) const { refuse_file(name_, what, npy_fix); }
   void space() {
     while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) rest_.remove_prefix(1);
   }
@@ -92,14 +92,14 @@ NpyHeader parse_npy_header(const ByteReader& reader) {
   constexpr uint64_t prefix_bytes = 10;
   constexpr std::string_view magic("\x93NUMPY\x01\x00", 8);
   std::array<char, prefix_bytes> prefix{};
-  if (reader.bytes < prefix_bytes) refuse_file(reader.name, fmt::format("has {} bytes, too few for a .npy file", reader.bytes), fix);
+  if (reader.bytes < prefix_bytes) refuse_file(reader.name, fmt::format("has {} bytes, too few for a .npy file", reader.bytes), npy_fix);
   reader.read_exact(0, prefix.data(), prefix.size());
-  if (std::string_view(prefix.data(), magic.size()) != magic) refuse_file(reader.name, "is no .npy file of format version 1.0", fix);
+  if (std::string_view(prefix.data(), magic.size()) != magic) refuse_file(reader.name, "is no .npy file of format version 1.0", npy_fix);
   uint16_t length = 0;
   std::memcpy(&length, &prefix[8], sizeof(length));
   NpyHeader header;
   header.first_byte = prefix_bytes + length;
-  if (reader.bytes < header.first_byte) refuse_file(reader.name, "ends within its header", fix);
+  if (reader.bytes < header.first_byte) refuse_file(reader.name, "ends within its header", npy_fix);
   std::string text(length, '\0');
   if (length > 0) reader.read_exact(prefix_bytes, text.data(), text.size());
   HeaderText(reader.name, text).parse(header);
@@ -108,12 +108,12 @@ NpyHeader parse_npy_header(const ByteReader& reader) {
   for (const auto& [descr, bytes] : {std::pair{"<i2", 2}, std::pair{"<i4", 4}, std::pair{"<i8", 8}, std::pair{"<u4", 4}}) {
     if (header.descr == descr) item = bytes;
   }
-  if (item == 0) refuse_file(reader.name, "has another type than little-endian int16, int32, int64 or uint32", fix);
+  if (item == 0) refuse_file(reader.name, "has another type than little-endian int16, int32, int64 or uint32", npy_fix);
   bool fits = true;
   for (int64_t n : header.shape) fits = fits && !__builtin_mul_overflow(header.elements, n, &header.elements);
   const uint64_t body = reader.bytes - header.first_byte;
   if (!fits || header.elements > std::numeric_limits<int64_t>::max() / item || static_cast<uint64_t>(header.elements * item) != body) {
-    refuse_file(reader.name, fmt::format("has {} bytes of values, another number than its shape asks for", body), fix);
+    refuse_file(reader.name, fmt::format("has {} bytes of values, another number than its shape asks for", body), npy_fix);
   }
   return header;
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t most_trie_bytes = size_t{4} << 20, most_replacement_bytes = 256;   // nmt_nfkc: 0.2 MB, 36 bytes
 constexpr int most_prefixes = 32;
 
-[[noreturn]] void fail(const std::string& what, const std::string& where) {
+[[noreturn]] void bad_model(const std::string& what, const std::string& where) {
   throw Error(ExitCode::config, "no SentencePiece model: " + what, where, "give a .model file as SentencePiece writes it ('octet data train-tokenizer' does)");
 }
 
@@ -29,13 +29,13 @@ uint32_t word_at(std::string_view bytes, size_t at) {
 // The fields of a message of the model.
 struct Fields : ProtobufFields {
   Fields(std::string_view message, const std::string& where)
-      : ProtobufFields(message, where, [](const std::string& file, bool truncated) { fail(truncated ? "truncated, or not a well-formed message" : "not a well-formed message", file); }) {}
+      : ProtobufFields(message, where, [](const std::string& file, bool truncated) { bad_model(truncated ? "truncated, or not a well-formed message" : "not a well-formed message", file); }) {}
 };
 
 void check_piece(std::string_view message, const std::string& where) {
   for (Fields f(message, where); f.next();) {
-    if (f.is(1, 2) && f.bytes.find('\0') != std::string_view::npos) fail("a piece holds a NUL byte", where);
-    if (f.is(2, 5) && !std::isfinite(std::bit_cast<float>(word_at(f.bytes, 0)))) fail("the score of a piece is not finite", where);
+    if (f.is(1, 2) && f.bytes.find('\0') != std::string_view::npos) bad_model("a piece holds a NUL byte", where);
+    if (f.is(2, 5) && !std::isfinite(std::bit_cast<float>(word_at(f.bytes, 0)))) bad_model("the score of a piece is not finite", where);
   }
 }
 
@@ -65,7 +65,7 @@ class Trie {
       const uint32_t child = top.children ^ top.next;
       const bool is_child = (unit(child) & 0x800000FFu) == top.next++;
       if (!is_child) continue;
-      if (open_[child]) fail("its normalization table has a cycle", where_);
+      if (open_[child]) bad_model("its normalization table has a cycle", where_);
       if (prefixes_[child] != unknown) {
         add(top.unit, child);
         continue;
@@ -85,18 +85,18 @@ class Trie {
   // The block of 256 units that holds the children of a unit, all inside the trie.
   uint32_t children(uint32_t at) const {
     const uint32_t u = unit(at), to = at ^ (u >> 10) << ((u & (1u << 9)) >> 6);
-    if ((to | 0xFFu) >= prefixes_.size()) fail("its normalization table leads outside itself", where_);
+    if ((to | 0xFFu) >= prefixes_.size()) bad_model("its normalization table leads outside itself", where_);
     return to;
   }
   void add(uint32_t parent, uint32_t child) {
     const int below = prefixes_[child] + (ends_key(child) ? 1 : 0);
-    if (below > most_prefixes) fail(fmt::format("its normalization table has more than {} keys in one", most_prefixes), where_);
+    if (below > most_prefixes) bad_model(fmt::format("its normalization table has more than {} keys in one", most_prefixes), where_);
     if (below > prefixes_[parent]) prefixes_[parent] = static_cast<int8_t>(below);
   }
   void check_value(uint32_t at) const {
-    if (at >= texts_.size()) fail("its normalization table points behind its texts", where_);
+    if (at >= texts_.size()) bad_model("its normalization table points behind its texts", where_);
     if (texts_.substr(at, most_replacement_bytes + 1).find('\0') == std::string_view::npos) {
-      fail(fmt::format("its normalization table replaces a character by more than {} bytes", most_replacement_bytes), where_);
+      bad_model(fmt::format("its normalization table replaces a character by more than {} bytes", most_replacement_bytes), where_);
     }
   }
 
@@ -109,9 +109,9 @@ class Trie {
 void check_charsmap(std::string_view blob, const std::string& where) {
   if (blob.empty()) return;   // identity
   const size_t size = blob.size() < 4 ? 0 : word_at(blob, 0);
-  if (size == 0 || size % 4 != 0 || size > most_trie_bytes || size >= blob.size() - 4) fail("its normalization table is damaged", where);
+  if (size == 0 || size % 4 != 0 || size > most_trie_bytes || size >= blob.size() - 4) bad_model("its normalization table is damaged", where);
   const std::string_view texts = blob.substr(4 + size);
-  if (texts.back() != '\0') fail("the texts of its normalization table do not end", where);
+  if (texts.back() != '\0') bad_model("the texts of its normalization table do not end", where);
   Trie(blob.substr(4, size), texts, where).check();
 }
 }  // namespace

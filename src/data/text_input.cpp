@@ -22,9 +22,12 @@ constexpr size_t block_bytes = size_t{1} << 17;
 constexpr int most_window_log = 27;  // 128 MiB, what `zstd -d` takes without --long
 constexpr const char* damaged_fix = "restore the file, or decompress it by hand and look at what is there";
 
-[[noreturn]] void fail(const File& file, const std::string& what, const char* fix = damaged_fix) {
+[[noreturn]] void bad_stream(const File& file, const std::string& what, const char* fix = damaged_fix) {
   throw Error(ExitCode::data, what, file.path().string(), fix);
 }
+}  // namespace
+
+namespace streams {   // not anonymous: TextInput::Source holds them
 
 // The compressed bytes, a block at a time.
 struct Blocks {
@@ -70,8 +73,8 @@ class GzipText {
       const int rc = inflate(stream_.get(), Z_NO_FLUSH);
       in_.at = in_.size - stream_->avail_in;
       if (rc == Z_STREAM_END) inside_ = false;
-      else if (rc != Z_OK && rc != Z_BUF_ERROR) fail(in_.file, fmt::format("damaged gzip data: {}", stream_->msg ? stream_->msg : "error " + std::to_string(rc)));
-      else if (!more && stream_->avail_out == room) fail(in_.file, "truncated: ends in the middle of its gzip data");
+      else if (rc != Z_OK && rc != Z_BUF_ERROR) bad_stream(in_.file, fmt::format("damaged gzip data: {}", stream_->msg ? stream_->msg : "error " + std::to_string(rc)));
+      else if (!more && stream_->avail_out == room) bad_stream(in_.file, "truncated: ends in the middle of its gzip data");
     }
     return room - stream_->avail_out;
   }
@@ -102,11 +105,11 @@ class ZstdText {
       in_.at = from.pos;
       if (ZSTD_isError(rc)) {
         const bool window = ZSTD_getErrorCode(rc) == ZSTD_error_frameParameter_windowTooLarge;
-        fail(in_.file, fmt::format("damaged Zstandard data: {}", ZSTD_getErrorName(rc)),
+        bad_stream(in_.file, fmt::format("damaged Zstandard data: {}", ZSTD_getErrorName(rc)),
              window ? "compress it again without --long or --ultra, or decompress it by hand" : damaged_fix);
       }
       if (!more && to.pos == 0) {
-        if (inside_) fail(in_.file, "truncated: ends in the middle of its Zstandard data");
+        if (inside_) bad_stream(in_.file, "truncated: ends in the middle of its Zstandard data");
         return 0;
       }
       inside_ = rc != 0;
@@ -119,10 +122,10 @@ class ZstdText {
   std::unique_ptr<ZSTD_DStream, FreeZstd> stream_;
   bool inside_ = false;
 };
-}  // namespace
+}  // namespace streams
 
 struct TextInput::Source {
-  std::variant<PlainText, GzipText, ZstdText> text;
+  std::variant<streams::PlainText, streams::GzipText, streams::ZstdText> text;
 };
 
 bool is_jsonl(const std::string& path, TextFormat format) {
@@ -140,9 +143,9 @@ TextInput::TextInput(const std::string& path) : path_(path) {
   const uint32_t word = magic[0] | magic[1] << 8 | magic[2] << 16 | static_cast<uint32_t>(magic[3]) << 24;
   const bool gzip = magic[0] == 0x1F && magic[1] == 0x8B;
   const bool zstd = word == ZSTD_MAGICNUMBER || (word & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START;
-  if (gzip) source_ = std::make_unique<Source>(Source{GzipText(std::move(file))});
-  else if (zstd) source_ = std::make_unique<Source>(Source{ZstdText(std::move(file))});
-  else source_ = std::make_unique<Source>(Source{PlainText{std::move(file)}});
+  if (gzip) source_ = std::make_unique<Source>(Source{streams::GzipText(std::move(file))});
+  else if (zstd) source_ = std::make_unique<Source>(Source{streams::ZstdText(std::move(file))});
+  else source_ = std::make_unique<Source>(Source{streams::PlainText{std::move(file)}});
 }
 
 TextInput::TextInput(TextInput&&) noexcept = default;
@@ -155,7 +158,7 @@ size_t TextInput::read(char* out, size_t bytes) {
 
 void TextInput::skip(int64_t bytes) {
   const auto shorter = [&] { throw Error(ExitCode::data, fmt::format("has less than {} bytes of text", bytes), path_, "the input must be the one the build began with"); };
-  if (const auto* plain = std::get_if<PlainText>(&source_->text)) {
+  if (const auto* plain = std::get_if<streams::PlainText>(&source_->text)) {
     if (static_cast<uint64_t>(bytes) > plain->file.size_bytes()) shorter();
     if (::lseek(plain->file.fd(), bytes, SEEK_SET) < 0) throw_io_error("seek", path_, errno, ExitCode::data);
     return;

@@ -17,7 +17,7 @@
 namespace octet::data {
 namespace {
 using nlohmann::json;
-constexpr uint64_t most_bytes = 65536;
+constexpr uint64_t most_meta_bytes = 65536;
 
 class Reader {
  public:
@@ -69,7 +69,7 @@ TokenMeta parse_token_meta(std::string_view text, const std::string& where) {
                                                            "documents", "tokens", "build_xxh64"};
   json value;
   const Reader reader(value, where);
-  if (text.size() > most_bytes) reader.fail(fmt::format("has more than {} bytes", most_bytes));
+  if (text.size() > most_meta_bytes) reader.fail(fmt::format("has more than {} bytes", most_meta_bytes));
   size_t members = 0;
   try {
     value = json::parse(text, [&](int depth, json::parse_event_t event, json&) {
@@ -106,7 +106,7 @@ std::optional<TokenMeta> read_token_meta(const std::string& prefix) {
   const std::string path = prefix + ".meta.json";
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) return std::nullopt;
-  return parse_token_meta(read_file(path, most_bytes, ExitCode::data), path);
+  return parse_token_meta(read_file(path, most_meta_bytes, ExitCode::data), path);
 }
 
 }  // namespace octet::data

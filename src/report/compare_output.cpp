@@ -66,7 +66,7 @@ json to_json(const Group& g) {
 
 std::string signed_percent(double v) { return std::isfinite(v) ? fmt::format("{:+.3f} %", v) : std::string("diverged"); }
 
-std::string loss_text(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string("-"); }
+std::string loss_word(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string("-"); }
 
 std::string quantized_text(const Comparison& c) {
   Table table({{"elements quantized", Table::Align::left}, {"role and format", Table::Align::left}, {"elements"}});
@@ -92,16 +92,16 @@ std::string table_text(const Comparison& c) {
                {"speed"},
                {"skipped"},
                {"non-finite"}});
-  table.add_row({c.baseline.label + " (baseline)", std::to_string(c.baseline.names.size()), loss_text(c.baseline.loss), "-", "-", "-", "1.000", "-",
+  table.add_row({c.baseline.label + " (baseline)", std::to_string(c.baseline.names.size()), loss_word(c.baseline.loss), "-", "-", "-", "1.000", "-",
                  "1.000", std::to_string(c.baseline.skipped_steps), std::to_string(c.baseline.non_finite_steps)});
   for (const Group& g : c.groups) {
-    table.add_row({g.label, std::to_string(g.pairs.size()), loss_text(g.loss), gap_text(g), interval_text(g), verdict_text(g),
+    table.add_row({g.label, std::to_string(g.pairs.size()), loss_word(g.loss), gap_text(g), interval_text(g), verdict_text(g),
                    ratio_text(g.grad_norm_ratio), divergence_text(g.divergence), ratio_text(g.throughput_ratio), std::to_string(g.skipped_steps),
                    std::to_string(g.non_finite_steps)});
   }
   if (c.twins) {
     for (const Pair& p : c.twins->pairs) {
-      table.add_row({p.run + " (twin)", "1", loss_text(p.loss), gap_text(p), "-", "-", ratio_text(p.grad_norm_ratio),
+      table.add_row({p.run + " (twin)", "1", loss_word(p.loss), gap_text(p), "-", "-", ratio_text(p.grad_norm_ratio),
                      divergence_text(p.divergence), ratio_text(p.throughput_ratio), "-", "-"});
     }
   }

@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "report/stats.h"
 
 namespace octet::report {
-namespace {
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-}
 
 size_t smoothing_window(size_t steps) { return std::clamp<size_t>(steps / 10, 1, 40); }
 

@@ -16,8 +16,6 @@
 namespace octet::report {
 namespace {
 
-std::string e(std::string_view text) { return escape_markup(text); }
-
 struct Section {
   const char *id, *title;
   std::string body;
@@ -26,7 +24,7 @@ struct Section {
 std::string list(const std::vector<std::string>& items) {
   if (items.empty()) return {};
   std::string out = "<ul class=\"notes\">\n";
-  for (const auto& item : items) out += "<li>" + e(item) + "</li>\n";
+  for (const auto& item : items) out += "<li>" + escape_markup(item) + "</li>\n";
   return out + "</ul>\n";
 }
 
@@ -54,13 +52,13 @@ const char* verdict_mark(Verdict verdict) {
 
 std::string verdicts(const Comparison& c) {
   std::string out = fmt::format("<p class=\"soft\">Question: is the final loss less than {:g} % worse than {}'s?</p>\n<ul class=\"verdicts\">\n",
-                                c.options.margin_percent, e(c.baseline.label));
+                                c.options.margin_percent, escape_markup(c.baseline.label));
   for (const Group& g : c.groups) {
     out += fmt::format("<li class=\"{}\"><span class=\"chip\" aria-hidden=\"true\"><span class=\"mark\">{}</span>{}</span><span>{}</span></li>\n",
-                       verdict_class(g.verdict), verdict_mark(g.verdict), verdict_name(g.verdict), e(verdict_sentence(g, c)));
+                       verdict_class(g.verdict), verdict_mark(g.verdict), verdict_name(g.verdict), escape_markup(verdict_sentence(g, c)));
   }
   if (c.twins) {
-    out += "<li class=\"twins\"><span class=\"chip\" aria-hidden=\"true\"><span class=\"mark\">~</span>chance</span><span>" + e(twins_sentence(*c.twins)) +
+    out += "<li class=\"twins\"><span class=\"chip\" aria-hidden=\"true\"><span class=\"mark\">~</span>chance</span><span>" + escape_markup(twins_sentence(*c.twins)) +
            "</span></li>\n";
   }
   out += "</ul>\n";
@@ -76,7 +74,7 @@ std::string legend(const Comparison& c) {
   const auto item = [](size_t series, const std::string& label) {
     return fmt::format("<li><span class=\"key\"><svg width=\"34\" height=\"12\" viewBox=\"0 0 34 12\" aria-hidden=\"true\"><g class=\"line {}\">"
                        "<path d=\"M0 6h34\"/></g></svg> {}</span></li>\n",
-                       series_classes(series), e(label));
+                       series_classes(series), escape_markup(label));
   };
   std::string out = "<ul class=\"legend-list\" id=\"legend\" aria-label=\"Lines\">\n" + item(0, c.baseline.label + " (baseline)");
   for (size_t i = 0; i < c.groups.size(); ++i) out += item(i + 1, c.groups[i].label);
@@ -111,7 +109,7 @@ std::string figure(const Chart& chart, const char* css = "") {
   return fmt::format(
       "<figure id=\"fig-{0}\" data-chart=\"{0}\" class=\"{1}\"><div class=\"static wide\" tabindex=\"0\" role=\"region\" aria-label=\"{2}\">{3}</div>\n"
       "<figcaption class=\"soft\" id=\"cap-{0}\">{4}</figcaption>\n<details><summary>Data table: {2}</summary>{5}</details></figure>\n",
-      chart.id, css, e(chart.title), chart_svg(chart), e(chart.description + " " + chart_summary(chart)), chart_table(chart));
+      chart.id, css, escape_markup(chart.title), chart_svg(chart), escape_markup(chart.description + " " + chart_summary(chart)), chart_table(chart));
 }
 
 std::string curves(const Comparison& c) {
@@ -139,7 +137,7 @@ std::string health(const Comparison& c) {
       "SQNR: signal to quantization noise; amax: largest magnitude. Darker (brighter in the dark scheme) is worse, or larger.</p>\n";
   for (const RunDetail& run : c.runs) {
     if (run.health.sites.size() < run.sites.size()) {
-      out += fmt::format("<p class=\"soft\">{}: the {} worst of {} sites are shown.</p>\n", e(run.name), run.health.sites.size(), run.sites.size());
+      out += fmt::format("<p class=\"soft\">{}: the {} worst of {} sites are shown.</p>\n", escape_markup(run.name), run.health.sites.size(), run.sites.size());
     }
   }
   return out + kHealthControls + table;
@@ -197,8 +195,8 @@ std::string to_html(const Comparison& c) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"" + content_policy() + "\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<title>" +
-      e(title) + "</title>\n<style>" + page_palette() + std::string(page::style) +
-      "</style></head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the verdict</a>\n<header><div><h1>" + e(title) +
+      escape_markup(title) + "</title>\n<style>" + page_palette() + std::string(page::style) +
+      "</style></head>\n<body>\n<a class=\"skip\" href=\"#main\">Skip to the verdict</a>\n<header><div><h1>" + escape_markup(title) +
       "</h1>\n<p class=\"soft\">" + lead(c) +
       "</p></div>\n<button type=\"button\" id=\"theme\" hidden>Theme: system</button></header>\n<nav aria-label=\"Sections\"><ul>";
   for (const Section& s : sections) out += fmt::format("<li><a href=\"#{}\">{}</a></li>", s.id, s.title);

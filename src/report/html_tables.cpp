@@ -15,10 +15,8 @@ namespace {
 
 constexpr size_t kMaxRows = 1000;
 
-std::string e(std::string_view text) { return escape_markup(text); }
-
-std::string loss_text(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string("not finite"); }
-std::string seed_text(const std::optional<uint64_t>& seed) { return seed ? std::to_string(*seed) : "-"; }
+std::string last_loss(double loss) { return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string("not finite"); }
+std::string seed_cell(const std::optional<uint64_t>& seed) { return seed ? std::to_string(*seed) : "-"; }
 std::string short_number(double v, bool percent = false) {
   if (!std::isfinite(v)) return "-";
   if (percent) return fmt::format("{:+.3f}", v);
@@ -45,12 +43,12 @@ const char* verdict_class(Verdict verdict) {
 
 std::string html_table(const std::string& caption, const std::vector<std::string>& head, const std::vector<std::vector<Cell>>& rows) {
   const std::string more = rows.size() > kMaxRows ? fmt::format(" The first {} of {} rows.", kMaxRows, rows.size()) : std::string();
-  std::string out = "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"" + e(cut(caption, 80)) +
-                    "\"><table><caption class=\"soft left\">" + e(caption + more) + "</caption><thead><tr>";
+  std::string out = "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"" + escape_markup(cut(caption, 80)) +
+                    "\"><table><caption class=\"soft left\">" + escape_markup(caption + more) + "</caption><thead><tr>";
   for (size_t i = 0; i < head.size(); ++i) {
     const char* const css = rows.empty() || rows.front()[i].css == nullptr ? "" : rows.front()[i].css;
     const bool left = i == 0 || std::string_view(css).starts_with("left");  // as the column below
-    out += fmt::format("<th scope=\"col\"{}>{}</th>", left ? " class=\"left\"" : "", e(head[i]));
+    out += fmt::format("<th scope=\"col\"{}>{}</th>", left ? " class=\"left\"" : "", escape_markup(head[i]));
   }
   out += "</tr></thead><tbody>\n";
   for (size_t r = 0; r < std::min(rows.size(), kMaxRows); ++r) {
@@ -58,7 +56,7 @@ std::string html_table(const std::string& caption, const std::vector<std::string
     for (size_t i = 0; i < rows[r].size(); ++i) {
       const Cell& cell = rows[r][i];
       const std::string css = cell.css ? fmt::format(" class=\"{}\"", cell.css) : std::string();
-      out += i == 0 ? fmt::format("<th scope=\"row\"{}>{}</th>", css, e(cell.text)) : fmt::format("<td{}>{}</td>", css, e(cell.text));
+      out += i == 0 ? fmt::format("<th scope=\"row\"{}>{}</th>", css, escape_markup(cell.text)) : fmt::format("<td{}>{}</td>", css, escape_markup(cell.text));
     }
     out += "</tr>\n";
   }
@@ -69,7 +67,7 @@ std::string summary_table(const Comparison& c) {
   std::vector<std::vector<Cell>> rows;
   rows.push_back({{c.baseline.label + " (baseline)"},
                   {"-"},
-                  {loss_text(c.baseline.loss)},
+                  {last_loss(c.baseline.loss)},
                   {"-"},
                   {"-"},
                   {std::to_string(c.baseline.names.size())},
@@ -81,7 +79,7 @@ std::string summary_table(const Comparison& c) {
   for (const Group& g : c.groups) {
     rows.push_back({{g.label},
                     {verdict_text(g), verdict_class(g.verdict)},
-                    {loss_text(g.loss)},
+                    {last_loss(g.loss)},
                     {gap_text(g)},
                     {interval_text(g)},
                     {std::to_string(g.pairs.size())},
@@ -102,10 +100,10 @@ std::string pairs_table(const Comparison& c) {
     rows.push_back({{p.run},
                     {label, "left"},
                     {p.baseline, "left"},
-                    {seed_text(p.seed)},
+                    {seed_cell(p.seed)},
                     {human_count(static_cast<double>(p.tokens))},
-                    {loss_text(p.loss)},
-                    {loss_text(p.baseline_loss)},
+                    {last_loss(p.loss)},
+                    {last_loss(p.baseline_loss)},
                     {p.failure.empty() ? gap_text(p) : p.failure}});
   };
   for (const Group& g : c.groups) {
@@ -125,7 +123,7 @@ std::string speed_table(const Comparison& c) {
     const auto tokens = [](double v) { return std::isfinite(v) ? human_count(v) : std::string("-"); };
     rows.push_back({{run.name},
                     {role_of(run, c), "left"},
-                    {seed_text(run.seed)},
+                    {seed_cell(run.seed)},
                     {std::to_string(run.series.steps)},
                     {run.series.tokens.empty() ? "-" : human_count(static_cast<double>(run.series.tokens.back()))},
                     {tokens(speed)},

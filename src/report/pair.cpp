@@ -12,7 +12,6 @@ namespace octet::report {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // A run whose last training loss is not finite, with no finite validation at or after it.
 bool diverged(const RunMetrics& run) {

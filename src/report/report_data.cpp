@@ -15,15 +15,15 @@ namespace {
 using nlohmann::json;
 
 // Six significant digits are beyond what a pixel shows, and half of the page's size.
-json number(double v) {
+json rounded(double v) {
   if (!std::isfinite(v)) return nullptr;
   return std::strtod(fmt::format("{:.6g}", v).c_str(), nullptr);
 }
 
 template <class T>
-json numbers(const std::vector<T>& values) {
+json rounded(const std::vector<T>& values) {
   json out = json::array();
-  for (const T v : values) out.push_back(number(static_cast<double>(v)));
+  for (const T v : values) out.push_back(rounded(static_cast<double>(v)));
   return out;
 }
 
@@ -31,8 +31,8 @@ json numbers(const std::vector<T>& values) {
 json counts(const std::vector<int64_t>& values) { return json(values); }
 
 json pooled(const PooledValues& values, bool pooled) {
-  if (!pooled) return {{"mean", numbers(values.mean)}};
-  return {{"mean", numbers(values.mean)}, {"low", numbers(values.low)}, {"high", numbers(values.high)}};
+  if (!pooled) return {{"mean", rounded(values.mean)}};
+  return {{"mean", rounded(values.mean)}, {"low", rounded(values.low)}, {"high", rounded(values.high)}};
 }
 
 json run_json(const RunDetail& run) {
@@ -41,7 +41,7 @@ json run_json(const RunDetail& run) {
   for (const ValidPoint& p : run.valid) {
     valid["step"].push_back(p.step);
     valid["tokens"].push_back(p.tokens);
-    valid["loss"].push_back(number(p.loss));
+    valid["loss"].push_back(rounded(p.loss));
   }
   std::set<int64_t> bad(run.non_finite.begin(), run.non_finite.end());
   bad.insert(run.skipped.begin(), run.skipped.end());
@@ -55,8 +55,8 @@ json run_json(const RunDetail& run) {
           {"lines", is_pooled ? counts(run.series.lines) : json(nullptr)},
           {"loss", pooled(run.series.loss, is_pooled)},
           {"grad_norm", pooled(run.series.grad_norm, is_pooled)},
-          {"lr", numbers(run.series.lr.mean)},
-          {"tokens_per_s", numbers(run.series.tokens_per_s.mean)},
+          {"lr", rounded(run.series.lr.mean)},
+          {"tokens_per_s", rounded(run.series.tokens_per_s.mean)},
           {"valid", valid},
           {"bad", bad}};
 }
@@ -74,7 +74,7 @@ json health_json(const RunDetail& run, size_t index) {
            {"sites", sites}};
   for (const HealthMetric metric : kHealthMetrics) {
     json rows = json::array();
-    for (const auto& row : run.health.values[static_cast<size_t>(metric)]) rows.push_back(numbers(row));
+    for (const auto& row : run.health.values[static_cast<size_t>(metric)]) rows.push_back(rounded(row));
     out[health_key(metric)] = rows;
   }
   return out;
@@ -85,10 +85,10 @@ json group_json(const std::string& label, const GroupCurves& curves, bool baseli
   if (!baseline && !curves.gap_percent.empty()) {
     json tokens = json::array();
     for (const double x : curves.gap_percent.x) tokens.push_back(static_cast<int64_t>(x));
-    gap = {{"tokens", tokens}, {"mean", numbers(curves.gap_percent.y)}};
+    gap = {{"tokens", tokens}, {"mean", rounded(curves.gap_percent.y)}};
     if (!curves.gap_interval.upper.empty()) {
-      gap["lower"] = numbers(curves.gap_interval.lower.y);
-      gap["upper"] = numbers(curves.gap_interval.upper.y);
+      gap["lower"] = rounded(curves.gap_interval.lower.y);
+      gap["upper"] = rounded(curves.gap_interval.upper.y);
     }
   }
   return {{"label", terminal_text(label)}, {"gap", gap}};
@@ -97,8 +97,8 @@ json group_json(const std::string& label, const GroupCurves& curves, bool baseli
 }  // namespace
 
 std::string page_data(const Comparison& c) {
-  json out{{"margin", number(c.options.margin_percent)},
-           {"twin_band", c.twins ? number(c.twins->max_gap_percent) : json(nullptr)},
+  json out{{"margin", rounded(c.options.margin_percent)},
+           {"twin_band", c.twins ? rounded(c.twins->max_gap_percent) : json(nullptr)},
            {"groups", json::array({group_json(c.baseline.label, c.baseline.curves, true)})},
            {"runs", json::array()},
            {"health", json::array()}};

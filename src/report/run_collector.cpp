@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
-#include <limits>
 
 #include "core/error.h"
 
@@ -11,10 +10,6 @@ namespace octet::report {
 namespace {
 
 using nlohmann::json;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-[[noreturn]] void bad(const std::string& where, const std::string& what, const std::string& fix) { throw Error(ExitCode::data, what, where, fix); }
 
 std::string text_of(const json& object, const char* key) {
   const auto it = object.find(key);
@@ -26,18 +21,18 @@ int64_t count_of(const json& object, const char* key, bool required, const std::
   const auto it = object.find(key);
   if (it == object.end() && !required) return -1;
   if (it == object.end())
-    bad(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss, a valid line step and loss");
+    refuse_run(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss, a valid line step and loss");
   const bool ok = it->is_number_integer() && (it->is_number_unsigned() ? it->get<uint64_t>() <= static_cast<uint64_t>(kMaxTokens)
                                                                        : it->get<int64_t>() >= 0 && it->get<int64_t>() <= kMaxTokens);
-  if (!ok) bad(where, fmt::format("\"{}\" is not a whole number between 0 and 2^53", key), "repair or remove the line");
+  if (!ok) refuse_run(where, fmt::format("\"{}\" is not a whole number between 0 and 2^53", key), "repair or remove the line");
   return it->get<int64_t>();
 }
 
 double number_of(const json& object, const char* key, bool required, const std::string& where) {
   const auto it = object.find(key);
-  if (it == object.end() && required) bad(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss");
+  if (it == object.end() && required) refuse_run(where, fmt::format("the line has no \"{}\"", key), "a train line needs step, tokens and loss");
   if (it == object.end() || it->is_null()) return kNan;
-  if (!it->is_number()) bad(where, fmt::format("\"{}\" is neither a number nor null", key), "repair or remove the line");
+  if (!it->is_number()) refuse_run(where, fmt::format("\"{}\" is neither a number nor null", key), "repair or remove the line");
   return it->get<double>();
 }
 
@@ -47,7 +42,7 @@ void collect_counts(const json& value, const std::string& key, std::map<std::str
   } else if (value.is_number() && value.get<double>() >= 0 && !key.empty()) {
     out[key] = value.get<double>();
   } else {
-    bad(where, "\"quantized\" is not an object of element counts", "repair or remove the line");
+    refuse_run(where, "\"quantized\" is not an object of element counts", "repair or remove the line");
   }
 }
 
@@ -76,7 +71,7 @@ template <class Point>
 void check_increasing(const std::vector<Point>& points, const char* kind, const std::string& where) {
   for (size_t i = 1; i < points.size(); ++i) {
     if (points[i].tokens > points[i - 1].tokens) continue;
-    bad(where,
+    refuse_run(where,
         fmt::format("\"tokens\" of the {} lines do not grow from step {} ({}) to step {} ({})", kind, points[i - 1].step, points[i - 1].tokens,
                     points[i].step, points[i].tokens),
         "tokens must count all tokens since the start of the run");
@@ -84,6 +79,8 @@ void check_increasing(const std::vector<Point>& points, const char* kind, const 
 }
 
 }  // namespace
+
+void refuse_run(const std::string& where, const std::string& what, const std::string& fix) { throw Error(ExitCode::data, what, where, fix); }
 
 void RunCollector::add(const json& line, const std::string& where) {
   const std::string kind = text_of(line, "kind");
@@ -127,7 +124,7 @@ void RunCollector::finish(const std::string& where) {
   run_.valid = std::move(last_of_step);
   check_increasing(run_.train, "train", where);
   check_increasing(run_.valid, "valid", where);
-  if (run_.train.empty() && run_.valid.empty()) bad(where, "no training step and no validation in it", "let the run make at least one step");
+  if (run_.train.empty() && run_.valid.empty()) refuse_run(where, "no training step and no validation in it", "let the run make at least one step");
 }
 
 void RunCollector::add_train(const json& line, const std::string& where) {
@@ -142,7 +139,7 @@ void RunCollector::add_train(const json& line, const std::string& where) {
   const bool null_norm = line.contains("grad_norm") && !std::isfinite(p.grad_norm);
   p.non_finite = !std::isfinite(p.loss) || null_norm || names_a_value(line);
   const auto skipped = line.find("skipped");
-  if (skipped != line.end() && !skipped->is_boolean()) bad(where, "\"skipped\" is neither true nor false", "repair or remove the line");
+  if (skipped != line.end() && !skipped->is_boolean()) refuse_run(where, "\"skipped\" is neither true nor false", "repair or remove the line");
   p.skipped = skipped != line.end() && skipped->get<bool>();
   add(p);
 }
@@ -173,7 +170,7 @@ int64_t RunCollector::tokens_at(int64_t step, const std::string& where) const {
   const auto it = std::lower_bound(run_.train.begin(), run_.train.end(), step, [](const TrainPoint& p, int64_t s) { return p.step < s; });
   if (it != run_.train.end() && it->step == step) return it->tokens;
   if (run_.tokens_per_step && step <= kMaxTokens / *run_.tokens_per_step) return step * *run_.tokens_per_step;
-  bad(where, fmt::format("the validation of step {} has no \"tokens\", and no train line of that step has them", step),
+  refuse_run(where, fmt::format("the validation of step {} has no \"tokens\", and no train line of that step has them", step),
       "add \"tokens\" to valid lines");
 }
 

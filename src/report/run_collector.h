@@ -11,6 +11,9 @@ namespace octet::report {
 
 constexpr int64_t kMaxTokens = int64_t{1} << 53;  // beyond it doubles, and so the charts, lose exactness
 
+// Throws Error(data).
+[[noreturn]] void refuse_run(const std::string& where, const std::string& what, const std::string& fix);
+
 class RunCollector {
  public:
   explicit RunCollector(RunMetrics& run) : run_(run) {}

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kPointsOfAll = 60'000, kMinPoints = 400, kMaxPoints = 2'000;
 constexpr size_t kHealthColumns = 96, kHealthSites = 600, kListedSteps = 1'000;
 
-double quantile(std::vector<double> values, double q) {
+double finite_quantile(std::vector<double> values, double q) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   const auto at = values.begin() + static_cast<std::ptrdiff_t>(std::lround(q * static_cast<double>(values.size() - 1)));
@@ -40,8 +40,8 @@ RunDetail detail(const RunMetrics& run, size_t group, bool twin, size_t points) 
     times.push_back(p.step_ms);
   }
   out.tokens_per_s = stats::median(speeds);
-  out.tokens_per_s_low = quantile(speeds, 0.1);
-  out.tokens_per_s_high = quantile(speeds, 0.9);
+  out.tokens_per_s_low = finite_quantile(speeds, 0.1);
+  out.tokens_per_s_high = finite_quantile(speeds, 0.9);
   out.step_ms = stats::median(times);
   out.events = run.events;
   out.further_events = run.further_events;

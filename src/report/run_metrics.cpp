@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "core/check.h"
@@ -17,10 +16,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kMaxDepth = 64;
-
-[[noreturn]] void bad(const std::string& where, const std::string& what, const std::string& fix) { throw Error(ExitCode::data, what, where, fix); }
 
 // nlohmann parses without recursion but copies and prints with it.
 bool too_deep(std::string_view text) {
@@ -57,18 +53,18 @@ void read_config(const fs::path& path, RunMetrics& run) {
   LineReader reader(path);
   std::string text, line;
   while (reader.next(line)) {
-    if (text.size() + line.size() > LineReader::max_line_bytes) bad(path.string(), "larger than 16 MiB", "this is not a resolved config");
+    if (text.size() + line.size() > LineReader::max_line_bytes) refuse_run(path.string(), "larger than 16 MiB", "this is not a resolved config");
     text += line + "\n";
   }
   run.config = parse_json(text);
-  if (!run.config.is_object()) bad(path.string(), "not a JSON object", "restore the file, or remove it to compare the run by its directory name");
+  if (!run.config.is_object()) refuse_run(path.string(), "not a JSON object", "restore the file, or remove it to compare the run by its directory name");
   run.files.push_back(path);
   if (const json* v = at_path(run.config, "precision", "recipe")) {
-    if (!v->is_string() || v->get<std::string>().empty()) bad(path.string(), "precision.recipe is not a name", "restore the file");
+    if (!v->is_string() || v->get<std::string>().empty()) refuse_run(path.string(), "precision.recipe is not a name", "restore the file");
     run.recipe = v->get<std::string>();
   }
   if (const json* v = at_path(run.config, "run", "seed")) {
-    if (!v->is_number_unsigned()) bad(path.string(), "run.seed is not a whole number from 0", "restore the file");
+    if (!v->is_number_unsigned()) refuse_run(path.string(), "run.seed is not a whole number from 0", "restore the file");
     run.seed = v->get<uint64_t>();
   }
   const json* batch = at_path(run.config, "batch", "global");
@@ -77,7 +73,7 @@ void read_config(const fs::path& path, RunMetrics& run) {
     const bool whole = batch->is_number_unsigned() && length->is_number_unsigned();
     const uint64_t a = whole ? batch->get<uint64_t>() : 0, b = whole ? length->get<uint64_t>() : 0;
     if (a == 0 || b == 0 || a > static_cast<uint64_t>(kMaxTokens) / b) {
-      bad(path.string(), "batch.global and data.seq_len are not sizes whose product is below 2^53", "restore the file");
+      refuse_run(path.string(), "batch.global and data.seq_len are not sizes whose product is below 2^53", "restore the file");
     }
     run.tokens_per_step = static_cast<int64_t>(a * b);
   }
@@ -95,7 +91,7 @@ void read_jsonl(const fs::path& path, RunMetrics& run) {
     } else if (line.is_discarded() && !reader.ended_by_newline()) {
       run.notes.push_back(reader.where() + ": torn last line passed over");
     } else {
-      bad(reader.where(), "not a JSON object", "repair or remove the line");
+      refuse_run(reader.where(), "not a JSON object", "repair or remove the line");
     }
   }
   run.files.push_back(path);
@@ -130,11 +126,11 @@ T csv_number(const std::string& cell, const std::string& column, const std::stri
     }
   }
   if (!good) {
-    bad(where, fmt::format("column {} holds '{}', not a {}number", column, cell.substr(0, 40), std::is_integral_v<T> ? "whole " : ""),
+    refuse_run(where, fmt::format("column {} holds '{}', not a {}number", column, cell.substr(0, 40), std::is_integral_v<T> ? "whole " : ""),
         "repair the row");
   }
   if constexpr (std::is_integral_v<T>) {
-    if (value < 0 || value > kMaxTokens) bad(where, fmt::format("column {} is not between 0 and 2^53", column), "repair the row");
+    if (value < 0 || value > kMaxTokens) refuse_run(where, fmt::format("column {} is not between 0 and 2^53", column), "repair the row");
   }
   return value;
 }
@@ -142,25 +138,25 @@ T csv_number(const std::string& cell, const std::string& column, const std::stri
 void read_csv(const fs::path& path, RunMetrics& run) {
   LineReader reader(path);
   std::string line;
-  if (!reader.next(line)) bad(path.string(), "the file is empty", "its first row must be: step,tokens,loss");
+  if (!reader.next(line)) refuse_run(path.string(), "the file is empty", "its first row must be: step,tokens,loss");
   if (line.starts_with("\xEF\xBB\xBF")) line.erase(0, 3);
   const std::vector<std::string> header = split_csv(line);
   const std::set<std::string> known{"step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "step_ms"};
   std::set<std::string> seen;
   for (const auto& column : header) {
-    if (!seen.insert(column).second) bad(reader.where(), "column '" + column + "' appears twice", "keep one of them");
+    if (!seen.insert(column).second) refuse_run(reader.where(), "column '" + column + "' appears twice", "keep one of them");
     if (!known.contains(column)) run.notes.push_back(path.string() + ": column '" + column + "' is not used");
   }
   for (const char* column : {"step", "tokens", "loss"}) {
     if (!seen.contains(column))
-      bad(reader.where(), fmt::format("the header row has no column '{}'", column), "its first row must be: step,tokens,loss");
+      refuse_run(reader.where(), fmt::format("the header row has no column '{}'", column), "its first row must be: step,tokens,loss");
   }
   RunCollector collector(run);
   while (reader.next(line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::vector<std::string> cells = split_csv(line);
     if (cells.size() != header.size()) {
-      bad(reader.where(), fmt::format("the row has {} cells, the header {}", cells.size(), header.size()), "repair the row");
+      refuse_run(reader.where(), fmt::format("the row has {} cells, the header {}", cells.size(), header.size()), "repair the row");
     }
     TrainPoint p;
     p.loss = p.grad_norm = p.lr = p.tokens_per_s = p.step_ms = kNan;
@@ -229,7 +225,7 @@ RunMetrics read_run(const fs::path& path) {
     run.name = run.recipe = whole.stem().string();
     read_csv(path, run);
   } else {
-    bad(path.string(), fs::exists(path, error) ? "neither a run directory, nor a TensorBoard folder, nor a .csv file" : "no such file or directory",
+    refuse_run(path.string(), fs::exists(path, error) ? "neither a run directory, nor a TensorBoard folder, nor a .csv file" : "no such file or directory",
         "give the directory of a training run, a TensorBoard folder or a CSV with the columns step,tokens,loss");
   }
   return run;

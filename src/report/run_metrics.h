@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +16,8 @@
 namespace octet::report {
 
 // NaN stands for a value that is absent or was not finite.
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
 struct TrainPoint {
   int64_t step = 0, tokens = 0;
   double loss = 0, grad_norm = 0, lr = 0, tokens_per_s = 0, step_ms = 0;

@@ -33,7 +33,7 @@ struct Range {
   double low = 0, high = 1;
 };
 
-double quantile(std::vector<double>& sorted, double q) {
+double sorted_quantile(std::vector<double>& sorted, double q) {
   return sorted[static_cast<size_t>(std::lround(q * static_cast<double>(sorted.size() - 1)))];
 }
 
@@ -44,7 +44,7 @@ Range y_range(const Chart& chart) {
   }
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
-  Range r{chart.robust_range ? quantile(values, 0.01) : values.front(), chart.robust_range ? quantile(values, 0.95) : values.back()};
+  Range r{chart.robust_range ? sorted_quantile(values, 0.01) : values.front(), chart.robust_range ? sorted_quantile(values, 0.95) : values.back()};
   const auto include = [&](double v) { r = {std::min(r.low, v), std::max(r.high, v)}; };
   if (chart.zero_line) include(0);
   if (chart.guide) include(*chart.guide);

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <fstream>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -23,10 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr uint64_t kMaxRecordBytes = uint64_t{256} << 20;  // images and embeddings are far below
 
-[[noreturn]] void bad(const std::string& where, const std::string& what) {
+[[noreturn]] void bad_file(const std::string& where, const std::string& what) {
   throw Error(ExitCode::data, what, where, "restore the file, or take it out of the folder");
 }
 
@@ -70,7 +68,7 @@ double double_of(std::string_view bytes) { return std::bit_cast<double>(little_e
 // The fields of an event or a message in it.
 struct Fields : ProtobufFields {
   Fields(std::string_view message, const std::string& where)
-      : ProtobufFields(message, where, [](const std::string& file, bool) { bad(file, "a record is not a well-formed event message"); }) {}
+      : ProtobufFields(message, where, [](const std::string& file, bool) { bad_file(file, "a record is not a well-formed event message"); }) {}
 };
 
 // The first element of a float or double tensor.
@@ -111,7 +109,7 @@ void add_event(std::string_view payload, TensorboardScalars& out, const std::str
     if (!f.is(7, 2)) continue;
     for (Fields session(f.bytes, where); session.next();) start = start || (session.is(1, 0) && session.value == 1);
   }
-  if (step > static_cast<uint64_t>(kMaxTokens)) bad(where, "an event's step is not between 0 and 2^53");
+  if (step > static_cast<uint64_t>(kMaxTokens)) bad_file(where, "an event's step is not between 0 and 2^53");
   if (start) out.starts.emplace_back(out.scalars.size(), static_cast<int64_t>(step));
   for (const std::string_view summary : summaries) {
     for (Fields f(summary, where); f.next();) {
@@ -149,13 +147,13 @@ class Steps {
 
   void finish(const std::string& where) {
     if (losses_.empty() && valid_.empty()) {
-      bad(where, "no loss in the event files: none of the tags train/loss, lm loss, loss_metrics/global_avg_loss, lm_loss, valid/loss is there");
+      bad_file(where, "no loss in the event files: none of the tags train/loss, lm loss, loss_metrics/global_avg_loss, lm_loss, valid/loss is there");
     }
     const bool has_tokens = !losses_.empty() && std::all_of(losses_.begin(), losses_.end(), [](const auto& p) { return p.second.tokens >= 0; });
     const int64_t per_step = run_.tokens_per_step.value_or(1);
     if (!has_tokens && !run_.tokens_per_step) run_.notes.push_back(where + ": its event files do not count tokens; it is aligned by steps");
     const auto tokens = [&](int64_t step) {
-      if (step > kMaxTokens / per_step) bad(where, "steps times tokens a step are beyond 2^53");
+      if (step > kMaxTokens / per_step) bad_file(where, "steps times tokens a step are beyond 2^53");
       return step * per_step;
     };
     RunCollector collector(run_);
@@ -251,12 +249,12 @@ TensorboardScalars parse_tensorboard(std::istream& file, const std::string& wher
     if (out.torn) return out;
     const uint64_t length = little_endian(std::string_view(header).substr(0, 8));
     if (masked_crc32c(std::string_view(header).substr(0, 8)) != little_endian(std::string_view(header).substr(8))) {
-      bad(record, "the checksum of the length does not match: the file is damaged, or not an event file");
+      bad_file(record, "the checksum of the length does not match: the file is damaged, or not an event file");
     }
-    if (length > kMaxRecordBytes) bad(record, fmt::format("the record has {} bytes, more than {}", length, kMaxRecordBytes));
+    if (length > kMaxRecordBytes) bad_file(record, fmt::format("the record has {} bytes, more than {}", length, kMaxRecordBytes));
     out.torn = !read_bytes(file, length, payload) || !read_bytes(file, 4, tail);
     if (out.torn) return out;
-    if (masked_crc32c(payload) != little_endian(tail)) bad(record, "the checksum of the record does not match: the file is damaged");
+    if (masked_crc32c(payload) != little_endian(tail)) bad_file(record, "the checksum of the record does not match: the file is damaged");
     add_event(payload, out, record);
   }
 }
@@ -285,7 +283,7 @@ void read_tensorboard(const fs::path& folder, RunMetrics& run) {
   for (const fs::path& path : files) {
     std::ifstream file;
     if (fs::is_regular_file(path, error)) file.open(path, std::ios::binary);
-    if (!file.is_open()) bad(path.string(), "cannot read the event file");
+    if (!file.is_open()) bad_file(path.string(), "cannot read the event file");
     const TensorboardScalars scalars = parse_tensorboard(file, path.string());
     if (scalars.torn) run.notes.push_back(path.string() + ": torn last record passed over");
     steps.add(scalars);

@@ -11,7 +11,7 @@ namespace octet::test {
 namespace {
 
 constexpr int directions = 20;
-constexpr double tolerance = 1e-3;
+constexpr double slope_tolerance = 1e-3;
 
 double loss_at(Engine& engine, Param& p, const std::vector<float>& origin, const std::vector<double>& d, double e, const ReferenceCase& c) {
   float* w = p.master.as<float>();
@@ -52,7 +52,7 @@ TEST_P(Directional, EveryParameter) {
       const double near = loss_at(engine, *p, origin, d, e, c) - loss_at(engine, *p, origin, d, -e, c);
       const double far = loss_at(engine, *p, origin, d, 2 * e, c) - loss_at(engine, *p, origin, d, -2 * e, c);
       const double measured = (8 * near - far) / (12 * e);
-      EXPECT_NEAR(measured, along, tolerance * std::abs(along) + 2e-5) << c.name << ", " << p->name << ", direction " << k;
+      EXPECT_NEAR(measured, along, slope_tolerance * std::abs(along) + 2e-5) << c.name << ", " << p->name << ", direction " << k;
     }
     loss_at(engine, *p, origin, std::vector<double>(n, 0.0), 0.0, c);
   }

@@ -26,11 +26,11 @@ std::string golden() {
       "3a5b322c325d2c22646174615f6f666673657473223a5b302c385d7d7d803f004040408040");
 }
 
-std::string with_header(std::string json, const std::string& data) {
-  const uint64_t length = json.size();
+std::string with_header(std::string header, const std::string& data) {
+  const uint64_t length = header.size();
   std::string file(8, '\0');
   std::memcpy(file.data(), &length, 8);
-  return file + json + data;
+  return file + header + data;
 }
 
 TEST(Safetensors, WritesGoldenBytes) {

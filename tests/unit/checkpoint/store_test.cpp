@@ -17,13 +17,13 @@ TEST(Store, SavesAndLoadsTensorsAndState) {
   const TempDir dir;
   const fs::path checkpoints = dir.path() / "run" / "checkpoints";
   const SmallState state(3);
-  const nlohmann::json json = {{"step", 7},
+  const nlohmann::json sent = {{"step", 7},
                                {"lr", 0.1},
                                {"tiny", 5e-324},
                                {"seed", 18446744073709551615u},
                                {"sources", {{{"path", "data/x"}, {"tokens", 12345678901234}}}},
                                {"none", nullptr}};
-  const fs::path saved = save_checkpoint(checkpoints, {.step = 7}, state.tensors(), json);
+  const fs::path saved = save_checkpoint(checkpoints, {.step = 7}, state.tensors(), sent);
   EXPECT_EQ(saved, checkpoints / "step_0000000007");
   EXPECT_EQ(listing(checkpoints), (std::vector<std::string>{"LATEST", "step_0000000007"}));
   EXPECT_EQ(slurp(checkpoints / "LATEST"), "step_0000000007\n");
@@ -32,7 +32,7 @@ TEST(Store, SavesAndLoadsTensorsAndState) {
 
   const auto c = Checkpoint::open(saved);
   EXPECT_EQ(c.step(), 7);
-  EXPECT_EQ(c.state(), json);
+  EXPECT_EQ(c.state(), sent);
   EXPECT_TRUE(c.has("model", "model.norm.weight"));
   EXPECT_FALSE(c.has("optimizer", "model.norm.weight"));
   EXPECT_FALSE(c.has("nothing", "model.norm.weight"));

@@ -8,7 +8,7 @@ using namespace cpu_test;
 
 namespace {
 
-const Shape shapes[] = {{1, 2}, {19, 66}, {40, 256}, {3, 1000}};  // [T, 2 I]
+const Shape gated_shapes[] = {{1, 2}, {19, 66}, {40, 256}, {3, 1000}};  // [T, 2 I]
 
 double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
@@ -39,7 +39,7 @@ TEST(fast_exp, ends_of_the_range) {
 }
 
 TEST(swiglu, forward) {
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : gated_shapes) {
     for (Dtype dtype : both_dtypes) {
       const int64_t rows = shape[0], n = shape[1] / 2;
       Buffer gate_up = normal("gate_up", dtype, shape, 3.0);
@@ -58,7 +58,7 @@ TEST(swiglu, forward) {
 }
 
 TEST(swiglu, backward) {
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : gated_shapes) {
     for (Dtype dtype : both_dtypes) {
       const int64_t rows = shape[0], n = shape[1] / 2;
       Buffer gate_up = normal("gate_up", dtype, shape, 3.0), dy = normal("dy", dtype, {rows, n});

@@ -7,12 +7,12 @@ using namespace cpu_test;
 
 namespace {
 
-struct Case {
+struct AttentionCase {
   int64_t samples, seq_len;
   HeadGeometry g;
   std::vector<int32_t> documents;  // starts of documents within a sample, the same for each sample; empty: no masking
 };
-const Case cases[] = {
+const AttentionCase attention_cases[] = {
     {1, 1, {1, 1, 4, 4, 0}, {}},
     {2, 5, {2, 2, 8, 8, 0}, {}},
     {2, 64, {4, 2, 8, 8, 0}, {}},
@@ -23,13 +23,13 @@ const Case cases[] = {
     {1, 200, {2, 1, 8, 8, 0}, {0, 150}},
 };
 
-struct Problem {
-  const Case& c;
+struct AttentionProblem {
+  const AttentionCase& c;
   HeadGeometry g;
   int64_t rows, d, width, out_width;
   Buffer qkv, documents, d_out;
 
-  Problem(const Case& c_, Dtype dtype, double scale = 1.0)
+  AttentionProblem(const AttentionCase& c_, Dtype dtype, double scale = 1.0)
       : c(c_),
         g(c.g),
         rows(c.samples * c.seq_len),
@@ -50,14 +50,14 @@ struct Problem {
   Shape lse_shape() const { return {c.samples, g.heads, c.seq_len}; }
 };
 
-struct Reference {
+struct AttentionReference {
   std::vector<double> out, lse, d_qkv;
 };
 
-Reference reference(Problem& s) {
+AttentionReference reference(AttentionProblem& s) {
   const int64_t d = s.d, seq = s.c.seq_len, group = s.g.heads / s.g.kv_heads;
   const double scale = 1.0 / std::sqrt(static_cast<double>(d));
-  Reference ref{std::vector<double>(static_cast<size_t>(s.rows * s.out_width)),
+  AttentionReference ref{std::vector<double>(static_cast<size_t>(s.rows * s.out_width)),
                 std::vector<double>(static_cast<size_t>(s.c.samples * s.g.heads * seq)), std::vector<double>(static_cast<size_t>(s.rows * s.width))};
   for (int64_t b = 0; b < s.c.samples; ++b) {
     for (int64_t h = 0; h < s.g.heads; ++h) {
@@ -103,11 +103,11 @@ Reference reference(Problem& s) {
 }
 
 TEST(attention, forward_and_backward) {
-  for (const Case& c : cases) {
+  for (const AttentionCase& c : attention_cases) {
     for (Dtype dtype : both_dtypes) {
       for (GemmMath math : {GemmMath::blas, GemmMath::fixed}) {
-        Problem s(c, dtype);
-        const Reference want = reference(s);
+        AttentionProblem s(c, dtype);
+        const AttentionReference want = reference(s);
         const Outputs f = run({Buffer(dtype, s.out_shape()), Buffer(Dtype::f32, s.lse_shape())}, [&](Ctx& ctx, Outputs& o) {
           ops::attention(ctx, s.qkv.tensor(), s.document_start(), c.seq_len, s.g, o[0].tensor(), o[1].tensor());
         }, math);
@@ -131,8 +131,8 @@ TEST(attention, forward_and_backward) {
 
 TEST(attention, large_scores_neither_overflow_nor_lose_the_maximum) {
   for (Dtype dtype : both_dtypes) {
-    Problem s(cases[2], dtype, 12.0);  // scores up to several hundred
-    const Reference want = reference(s);
+    AttentionProblem s(attention_cases[2], dtype, 12.0);  // scores up to several hundred
+    const AttentionReference want = reference(s);
     const Outputs f = run({Buffer(dtype, s.out_shape()), Buffer(Dtype::f32, s.lse_shape())}, [&](Ctx& ctx, Outputs& o) {
       ops::attention(ctx, s.qkv.tensor(), s.document_start(), s.c.seq_len, s.g, o[0].tensor(), o[1].tensor());
     });
@@ -142,7 +142,7 @@ TEST(attention, large_scores_neither_overflow_nor_lose_the_maximum) {
 }
 
 TEST(attention, the_first_token_of_a_document_sees_itself_alone) {
-  Problem s(cases[6], Dtype::f32);
+  AttentionProblem s(attention_cases[6], Dtype::f32);
   Machine m;
   Buffer out(Dtype::f32, s.out_shape()), lse(Dtype::f32, s.lse_shape());
   ops::attention(m.ctx, s.qkv.tensor(), s.document_start(), s.c.seq_len, s.g, out.tensor(), lse.tensor());
@@ -158,9 +158,9 @@ TEST(attention, the_first_token_of_a_document_sees_itself_alone) {
 
 TEST(attention, documents_do_not_leak) {
   for (GemmMath math : {GemmMath::blas, GemmMath::fixed}) {
-    for (const Case* c : {&cases[6], &cases[7]}) {
+    for (const AttentionCase* c : {&attention_cases[6], &attention_cases[7]}) {
       const int64_t boundary = c->documents[1], end = c->seq_len;
-      Problem s(*c, Dtype::bf16);
+      AttentionProblem s(*c, Dtype::bf16);
       const auto pass = [&] {
         Machine m(math);
         Buffer out(Dtype::bf16, s.out_shape()), lse(Dtype::f32, s.lse_shape()), d(Dtype::bf16, {s.rows, s.width});
@@ -189,7 +189,7 @@ TEST(attention, documents_do_not_leak) {
 }
 
 TEST(attention, the_future_is_invisible) {
-  Problem s(cases[3], Dtype::bf16);
+  AttentionProblem s(attention_cases[3], Dtype::bf16);
   const auto forward = [&] {
     Machine m(GemmMath::blas);
     Buffer out(Dtype::bf16, s.out_shape()), lse(Dtype::f32, s.lse_shape());
@@ -204,7 +204,7 @@ TEST(attention, the_future_is_invisible) {
 }
 
 TEST(attention, non_finite_input_shows_in_the_output) {
-  Problem s(cases[2], Dtype::f32);
+  AttentionProblem s(attention_cases[2], Dtype::f32);
   s.qkv.set(3 * s.width + s.g.heads * s.d, std::numeric_limits<double>::quiet_NaN());  // key of token 3, sample 0
   Machine m;
   Buffer out(Dtype::f32, s.out_shape()), lse(Dtype::f32, s.lse_shape());
@@ -215,8 +215,8 @@ TEST(attention, non_finite_input_shows_in_the_output) {
 }
 
 TEST(attention, gradients_by_directional_derivatives) {
-  for (const Case* c : {&cases[1], &cases[5], &cases[6]}) {
-    Problem s(*c, Dtype::f32);
+  for (const AttentionCase* c : {&attention_cases[1], &attention_cases[5], &attention_cases[6]}) {
+    AttentionProblem s(*c, Dtype::f32);
     Machine m(GemmMath::blas);
     Buffer out(Dtype::f32, s.out_shape()), lse(Dtype::f32, s.lse_shape()), d(Dtype::f32, {s.rows, s.width});
     const auto loss = [&] {
@@ -230,7 +230,7 @@ TEST(attention, gradients_by_directional_derivatives) {
 }
 
 TEST(attention, wrong_shapes_are_internal_errors) {
-  Problem s(cases[2], Dtype::bf16);
+  AttentionProblem s(attention_cases[2], Dtype::bf16);
   Machine m;
   Buffer out(Dtype::bf16, s.out_shape()), lse(Dtype::f32, s.lse_shape()), starts(Dtype::i32, {7});
   const auto call = [&](int64_t seq_len, const HeadGeometry& g, const Tensor& documents) {

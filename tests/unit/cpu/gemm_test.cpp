@@ -26,9 +26,9 @@ struct Plain {
 };
 
 // Sums of products and of their magnitudes: FP32 rounding errors are relative to the latter.
-struct Reference {
+struct Product {
   std::vector<double> value, magnitude;
-  Reference(int64_t m, int64_t n) : value(static_cast<size_t>(m * n)), magnitude(value) {}
+  Product(int64_t m, int64_t n) : value(static_cast<size_t>(m * n)), magnitude(value) {}
   template <class A, class B>
   void add(int64_t m, int64_t n, int64_t k, A&& a, B&& b) {
     for (int64_t i = 0; i < m; ++i) {
@@ -43,7 +43,7 @@ struct Reference {
   }
 };
 
-void expect_product(const Buffer& got, const Reference& want, const std::string& what) {
+void expect_product(const Buffer& got, const Product& want, const std::string& what) {
   const double unit = got.dtype() == Dtype::bf16 ? 0x1.02p-8 : 0.0;
   for (int64_t i = 0; i < got.elements(); ++i) {
     const auto k = static_cast<size_t>(i);
@@ -62,7 +62,7 @@ TEST(gemm, all_layouts_dtypes_and_sizes) {
         for (Dtype out_dtype : both_dtypes) {
           for (int layout = 0; layout < 4; ++layout) {
             Plain a("a", in, m, k, layout & 1), b("b", in, n, k, layout & 2);
-            Reference want(m, n);
+            Product want(m, n);
             want.add(m, n, k, [&](int64_t i, int64_t p) { return a.at(i, p); }, [&](int64_t j, int64_t p) { return b.at(j, p); });
             const Outputs out = run({Buffer(out_dtype, {m, n}, 0xFF)}, [&](Ctx& ctx, Outputs& o) {
               const GemmTerm term{a.operand(), b.operand()};
@@ -85,7 +85,7 @@ TEST(gemm, bias_beta_and_leading_dimension) {
         for (int with_bias = 0; with_bias < 3; ++with_bias) {
           Plain a("a", Dtype::bf16, m, k, false), b("b", Dtype::bf16, n, k, false);
           Buffer bias = normal("bias", with_bias == 1 ? Dtype::f32 : Dtype::bf16, {n});
-          Reference want(m, n);
+          Product want(m, n);
           want.add(m, n, k, [&](int64_t i, int64_t p) { return a.at(i, p); }, [&](int64_t j, int64_t p) { return b.at(j, p); });
           Buffer initial = normal("initial", out_dtype, {m, n + 8});
           const Outputs out = run({initial}, [&](Ctx& ctx, Outputs& o) {
@@ -120,7 +120,7 @@ TEST(gemm, terms_are_summed_before_the_one_rounding) {
   const int64_t depths[] = {64, 16, 5};
   for (GemmMath math : modes) {
     std::vector<Plain> a, b;
-    Reference want(m, n);
+    Product want(m, n);
     for (size_t t = 0; t < 3; ++t) {
       a.emplace_back(fmt::format("a{}", t).c_str(), Dtype::bf16, m, depths[t], t == 1);
       b.emplace_back(fmt::format("b{}", t).c_str(), Dtype::bf16, n, depths[t], t != 1);
@@ -155,7 +155,7 @@ TEST(gemm, quantized_operands_stand_for_code_times_scale) {
       const bool at = layout & 1, bt = layout & 2;
       Buffer x = normal("x", Dtype::bf16, at ? Shape{k, m} : Shape{m, k}, 3.0), w = normal("w", Dtype::bf16, bt ? Shape{k, n} : Shape{n, k}, 0.02);
       Image a = quantized(machine.ctx, x.tensor(), c.a, at), b = quantized(machine.ctx, w.tensor(), c.b, bt);
-      Reference want(m, n);
+      Product want(m, n);
       want.add(
           m, n, k, [&](int64_t i, int64_t p) { return at ? a.value(p, i) : a.value(i, p); },
           [&](int64_t j, int64_t p) { return bt ? b.value(p, j) : b.value(j, p); });

@@ -8,14 +8,14 @@ using namespace cpu_test;
 namespace {
 
 constexpr float eps = 1e-5f;
-const Shape shapes[] = {{1, 8}, {37, 96}, {20, 100}, {5, 3}};
+const Shape norm_shapes[] = {{1, 8}, {37, 96}, {20, 100}, {5, 3}};
 
-struct Reference {
+struct NormReference {
   std::vector<double> y, rstd;
 };
 
-Reference forward(const Buffer& s, const Buffer& gamma) {
-  Reference out;
+NormReference forward(const Buffer& s, const Buffer& gamma) {
+  NormReference out;
   const int64_t h = s.cols();
   for (int64_t r = 0; r < s.elements() / h; ++r) {
     double squares = 0;
@@ -28,7 +28,7 @@ Reference forward(const Buffer& s, const Buffer& gamma) {
 }
 
 TEST(rmsnorm, forward_with_and_without_the_residual_addition) {
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : norm_shapes) {
     for (Dtype dtype : both_dtypes) {
       for (bool residual : {false, true}) {
         Buffer x = normal("x", dtype, shape, 2.0), delta = normal("delta", dtype, shape), gamma = normal("gamma", dtype, {shape[1]}, 0.2, 1.0);
@@ -44,7 +44,7 @@ TEST(rmsnorm, forward_with_and_without_the_residual_addition) {
           for (int64_t i = 0; i < x.elements(); ++i) s.set(i, static_cast<double>(x.f(i) + delta.f(i)));
           EXPECT_EQ(out[0].bytes(), s.bytes());
         }
-        const Reference want = forward(s, gamma);
+        const NormReference want = forward(s, gamma);
         expect_close(out[1], want.y, 1e-6, "y");
         expect_close(out[2], want.rstd, 1e-6, "rstd");
       }
@@ -94,14 +94,14 @@ TEST(rmsnorm, images_are_made_from_the_rounded_output) {
 }
 
 TEST(rmsnorm, backward) {
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : norm_shapes) {
     for (Dtype dtype : both_dtypes) {
       for (bool residual : {false, true}) {
         const int64_t rows = shape[0], h = shape[1];
         Buffer s = normal("s", dtype, shape, 2.0), dy = normal("dy", dtype, shape), gamma = normal("gamma", dtype, {h}, 0.2, 1.0),
                res = normal("res", dtype, shape);
         Buffer rstd(Dtype::f32, {rows}), dgamma0 = normal("dgamma", Dtype::f32, {h});
-        const Reference f = forward(s, gamma);
+        const NormReference f = forward(s, gamma);
         for (int64_t r = 0; r < rows; ++r) rstd.set(r, f.rstd[static_cast<size_t>(r)]);
         // The residual's gradient comes in the buffer that the result goes to.
         const Outputs out = run({res, dgamma0}, [&](Ctx& ctx, Outputs& o) {

@@ -28,11 +28,11 @@ QuantSpec hadamard_spec(Dtype format = Dtype::e2m1, int64_t cols = 16, ScaleKind
   return s;
 }
 
-struct Case {
+struct SpecCase {
   const char* name;
   QuantSpec spec;
 };
-const Case cases[] = {
+const SpecCase spec_cases[] = {
     {"tensor e4m3", make_spec(Dtype::e4m3, 0, 0)},
     {"tensor e5m2 pow2", make_spec(Dtype::e5m2, 0, 0, ScaleKind::pow2)},
     {"tensor e2m1", make_spec(Dtype::e2m1, 0, 0)},
@@ -59,7 +59,7 @@ const Case cases[] = {
     {"1x16 ue4m3 hadamard", hadamard_spec()},
     {"1x32 e2m3 hadamard", hadamard_spec(Dtype::e2m3, 32, ScaleKind::e8m0)},
 };
-const Shape shapes[] = {{1, 1}, {5, 7}, {32, 32}, {33, 130}, {129, 257}, {64, 384}, {3, 1000}, {300, 5}, {65, 1}};
+const Shape matrix_shapes[] = {{1, 1}, {5, 7}, {32, 32}, {33, 130}, {129, 257}, {64, 384}, {3, 1000}, {300, 5}, {65, 1}};
 
 // Magnitudes over 40 binades, with a block of zeros, FP32 subnormals and values near the end of the range.
 Buffer wide_range(Dtype dtype, int64_t rows, int64_t width) {
@@ -83,8 +83,8 @@ void expect_equal(const Image& got, const Image& want, const std::string& what) 
 }
 
 TEST(quantize, codes_and_scales_equal_the_scalar_numerics) {
-  for (const Case& c : cases) {
-    for (const Shape& shape : shapes) {
+  for (const SpecCase& c : spec_cases) {
+    for (const Shape& shape : matrix_shapes) {
       for (Dtype dtype : both_dtypes) {
         const int64_t rows = shape[0], cols = shape[1];
         Buffer x = wide_range(dtype, rows, cols + 5);  // rows lie apart: a column range of a wider matrix
@@ -144,7 +144,7 @@ TEST(quantize, delayed_scale_is_taken_as_given) {
 
 TEST(quantize, amax_is_a_running_maximum) {
   Machine m;
-  for (const Case& c : cases) {
+  for (const SpecCase& c : spec_cases) {
     if (c.spec.hadamard) continue;  // its amax is that of transformed values
     float amax = 0;
     int64_t nonfinite = 0;
@@ -163,7 +163,7 @@ TEST(quantize, amax_is_a_running_maximum) {
 
 TEST(quantize, non_finite_elements_are_counted_and_make_amax_infinite) {
   Machine m;
-  for (const Case& c : cases) {
+  for (const SpecCase& c : spec_cases) {
     for (Dtype dtype : both_dtypes) {
       Buffer x = normal("bad", dtype, {70, 140});
       const std::pair<int64_t, float> bad[] = {{0, nan}, {139, inf}, {140 * 33 + 64, -inf}, {140 * 69 + 139, nan}, {140 * 69, inf}};
@@ -190,7 +190,7 @@ TEST(quantize, statistics_are_optional_and_an_empty_matrix_is_legal) {
   QuantTarget target;
   target.amax = &amax;
   target.nonfinite = &nonfinite;
-  for (const Case& c : cases) {
+  for (const SpecCase& c : spec_cases) {
     Buffer empty(Dtype::bf16, {0, 64});
     EXPECT_NO_THROW(quantized(m.ctx, empty.tensor(), c.spec, true, target)) << c.name;
   }

@@ -20,20 +20,20 @@ Buffer table_of(int64_t positions, int64_t rotary, double theta) {
   return t;
 }
 
-struct Case {
+struct RopeCase {
   HeadGeometry g;
   bool normed;
 };
-const Case cases[] = {{{4, 2, 16, 16, 1e-6f}, false}, {{3, 1, 8, 4, 1e-6f}, false}, {{4, 4, 16, 16, 1e-6f}, true}, {{6, 2, 12, 6, 1e-5f}, true}};
+const RopeCase rope_cases[] = {{{4, 2, 16, 16, 1e-6f}, false}, {{3, 1, 8, 4, 1e-6f}, false}, {{4, 4, 16, 16, 1e-6f}, true}, {{6, 2, 12, 6, 1e-5f}, true}};
 constexpr int64_t tokens = 37, max_position = 50;
 
 // One case's operands.
-struct Problem {
+struct RopeProblem {
   HeadGeometry g;
   bool normed;
   Buffer qkv, positions{Dtype::i32, {tokens}}, table, gamma_q, gamma_k, rstd;
 
-  Problem(const Case& c, Dtype dtype)
+  RopeProblem(const RopeCase& c, Dtype dtype)
       : g(c.g),
         normed(c.normed),
         qkv(normal("qkv", dtype, {tokens, g.qkv_width()})),
@@ -53,14 +53,14 @@ struct Problem {
   }
 };
 
-double head_rstd(const Problem& s, int64_t first) {
+double head_rstd(const RopeProblem& s, int64_t first) {
   double squares = 0;
   for (int64_t i = 0; i < s.g.head_dim; ++i) squares += s.qkv.at(first + i) * s.qkv.at(first + i);
   return 1.0 / std::sqrt(squares / static_cast<double>(s.g.head_dim) + static_cast<double>(s.g.norm_eps));
 }
 
 // Turns pairs (i, i + r/2) of u by the token's angle, or back.
-void turn(const Problem& s, int64_t token, double direction, double* u) {
+void turn(const RopeProblem& s, int64_t token, double direction, double* u) {
   const int64_t half = s.g.rotary_dim / 2, row = static_cast<int64_t>(s.positions.at(token)) * s.g.rotary_dim;
   for (int64_t i = 0; i < half; ++i) {
     const double c = s.table.at(row + i), sn = direction * s.table.at(row + half + i), a = u[i], b = u[i + half];
@@ -70,9 +70,9 @@ void turn(const Problem& s, int64_t token, double direction, double* u) {
 }
 
 TEST(rope, forward) {
-  for (const Case& c : cases) {
+  for (const RopeCase& c : rope_cases) {
     for (Dtype dtype : both_dtypes) {
-      Problem s(c, dtype);
+      RopeProblem s(c, dtype);
       const Outputs out = run({s.qkv, s.rstd}, [&](Ctx& ctx, Outputs& o) {
         Buffer& r = o[1];
         ops::qk_norm_rope(ctx, s.qkv.tensor(), s.positions.tensor(), s.table.tensor(), s.g, s.norm(r), o[0].tensor());
@@ -96,8 +96,8 @@ TEST(rope, forward) {
 }
 
 TEST(rope, works_in_place) {
-  for (const Case& c : cases) {
-    Problem s(c, Dtype::bf16);
+  for (const RopeCase& c : rope_cases) {
+    RopeProblem s(c, Dtype::bf16);
     Buffer apart(Dtype::bf16, s.qkv.shape()), in_place = s.qkv, r1 = s.rstd, r2 = s.rstd;
     Machine m;
     ops::qk_norm_rope(m.ctx, s.qkv.tensor(), s.positions.tensor(), s.table.tensor(), s.g, s.norm(r1), apart.tensor());
@@ -117,7 +117,7 @@ TEST(rope, half_split_pairing) {
 }
 
 TEST(rope, position_zero_and_values_beyond_the_rotated_part_pass_through) {
-  Problem s({{2, 1, 8, 4, 1e-6f}, false}, Dtype::bf16);
+  RopeProblem s({{2, 1, 8, 4, 1e-6f}, false}, Dtype::bf16);
   s.positions.set(0, 0.0);
   Buffer out(Dtype::bf16, s.qkv.shape());
   Machine m;
@@ -134,9 +134,9 @@ TEST(rope, position_zero_and_values_beyond_the_rotated_part_pass_through) {
 }
 
 TEST(rope, backward_without_norm_is_the_inverse_rotation) {
-  for (const Case& c : cases) {
+  for (const RopeCase& c : rope_cases) {
     if (c.normed) continue;
-    Problem s(c, Dtype::f32);
+    RopeProblem s(c, Dtype::f32);
     Machine m;
     Buffer out(Dtype::f32, s.qkv.shape());
     ops::qk_norm_rope(m.ctx, s.qkv.tensor(), s.positions.tensor(), s.table.tensor(), s.g, {}, out.tensor());
@@ -148,10 +148,10 @@ TEST(rope, backward_without_norm_is_the_inverse_rotation) {
 }
 
 TEST(rope, backward_with_norm) {
-  for (const Case& c : cases) {
+  for (const RopeCase& c : rope_cases) {
     if (!c.normed) continue;
     for (Dtype dtype : both_dtypes) {
-      Problem s(c, dtype);
+      RopeProblem s(c, dtype);
       const int64_t d = s.g.head_dim, rotated = s.g.heads + s.g.kv_heads;
       for (int64_t t = 0; t < tokens; ++t) {
         for (int64_t h = 0; h < rotated; ++h) s.rstd.set(t * rotated + h, head_rstd(s, t * s.g.qkv_width() + h * d));
@@ -188,8 +188,8 @@ TEST(rope, backward_with_norm) {
 }
 
 TEST(rope, gradients_by_directional_derivatives) {
-  for (const Case& c : cases) {
-    Problem s(c, Dtype::f32);
+  for (const RopeCase& c : rope_cases) {
+    RopeProblem s(c, Dtype::f32);
     Machine m;
     Buffer out(Dtype::f32, s.qkv.shape()), w = normal("w", Dtype::f32, s.qkv.shape()), d(Dtype::f32, s.qkv.shape()), dgq(Dtype::f32, {s.g.head_dim}),
                                            dgk = dgq;

@@ -51,7 +51,7 @@ struct Trie {
   }
 };
 
-void refuse(const std::string& model, const std::string& what) {
+void refuse_model(const std::string& model, const std::string& what) {
   expect_error(ExitCode::config, "m: no SentencePiece model: " + what, [&] { SentencePieceModel::parse(model, "m"); });
 }
 
@@ -65,37 +65,37 @@ TEST(SentencePieceCheck, NormalizationTables) {
 
   Trie outside = good, cycle = good, value = good, open = good, deep = good;
   outside.link(Trie::root ^ 'B', 'B', 512);
-  refuse(outside.model(), "its normalization table leads outside itself");
-  refuse(outside.model(5), "its normalization table leads outside itself");
+  refuse_model(outside.model(), "its normalization table leads outside itself");
+  refuse_model(outside.model(5), "its normalization table leads outside itself");
   cycle.link(Trie::root ^ 'B', 'B', Trie::root);
-  refuse(cycle.model(), "its normalization table has a cycle");
+  refuse_model(cycle.model(), "its normalization table has a cycle");
   value.units[1] = 0x80000000u | 2;
-  refuse(value.model(), "its normalization table points behind its texts");
+  refuse_model(value.model(), "its normalization table points behind its texts");
   open.texts = "a";
-  refuse(open.model(), "the texts of its normalization table do not end");
+  refuse_model(open.model(), "the texts of its normalization table do not end");
   open.texts = std::string(257, 'x') + '\0';
-  refuse(open.model(), "its normalization table replaces a character by more than 256 bytes");
+  refuse_model(open.model(), "its normalization table replaces a character by more than 256 bytes");
   // 33 keys, each the beginning of the next: the library keeps 32. Every step has a block of its own.
   deep.units.resize(256 * 40, 0x80000000u);
   for (uint32_t i = 0; i < 33; ++i) deep.link((256 * (i + 1)) ^ 'A', 'A', 256 * (i + 2), true);
-  refuse(deep.model(), "its normalization table has more than 32 keys in one");
+  refuse_model(deep.model(), "its normalization table has more than 32 keys in one");
 
   for (const std::string& blob : {std::string("x"), std::string(4, '\0') + "x", std::string("\x04\0\0\0abcd", 8), std::string("\xFF\xFF\xFF\x7F" "abc", 7)}) {
-    refuse(Trie::model_of(blob), "its normalization table is damaged");
+    refuse_model(Trie::model_of(blob), "its normalization table is damaged");
   }
-  refuse(Trie::model_of(std::string("\x04\0\0\0\0\0\0\0x\0", 10)), "its normalization table leads outside itself");
+  refuse_model(Trie::model_of(std::string("\x04\0\0\0\0\0\0\0x\0", 10)), "its normalization table leads outside itself");
 }
 
 TEST(SentencePieceCheck, PiecesAndMessages) {
   const std::string good = Trie::model_of("");
   EXPECT_EQ(SentencePieceModel::parse(good, "m").vocab_size(), 3);
-  refuse(good + piece(std::string("b\0c", 3), -1), "a piece holds a NUL byte");
-  refuse(good + piece("b", std::numeric_limits<float>::quiet_NaN()), "the score of a piece is not finite");
-  refuse(good + piece("b", -std::numeric_limits<float>::infinity()), "the score of a piece is not finite");
-  refuse(good.substr(0, good.size() - 1), "truncated, or not a well-formed message");
-  refuse(good + "\x0B", "not a well-formed message");
-  refuse(good + std::string(10, '\xFF'), "not a well-formed message");
-  refuse(piece("a", 0), "Internal: unk is not defined");
+  refuse_model(good + piece(std::string("b\0c", 3), -1), "a piece holds a NUL byte");
+  refuse_model(good + piece("b", std::numeric_limits<float>::quiet_NaN()), "the score of a piece is not finite");
+  refuse_model(good + piece("b", -std::numeric_limits<float>::infinity()), "the score of a piece is not finite");
+  refuse_model(good.substr(0, good.size() - 1), "truncated, or not a well-formed message");
+  refuse_model(good + "\x0B", "not a well-formed message");
+  refuse_model(good + std::string(10, '\xFF'), "not a well-formed message");
+  refuse_model(piece("a", 0), "Internal: unk is not defined");
 }
 
 class Sentences : public sentencepiece::SentenceIterator {

@@ -123,11 +123,11 @@ TEST(accumulate, tail_shorter_than_a_step_and_interval) {
                 tensor_core_chain(a.data() + 128, Dtype::e4m3, b.data() + 128, Dtype::e5m2, 128, 0.0f));
 }
 
-// Error relative to the dot product's RMS over many draws, K = 4096, E4M3 per-row scales, and the one-sided bias.
-struct Error {
+// Deviation relative to the dot product's RMS over many draws, K = 4096, E4M3 per-row scales, and the one-sided bias.
+struct Deviation {
   double chain, promoted, bias;
 };
-Error measure(float mean, bool positive, int64_t k, int trials) {
+Deviation measure(float mean, bool positive, int64_t k, int trials) {
   std::mt19937 rng(1);
   std::normal_distribution<float> normal;
   double chain = 0, promoted = 0, total = 0, bias = 0, size = 0;
@@ -148,14 +148,14 @@ Error measure(float mean, bool positive, int64_t k, int trials) {
 }
 
 TEST(accumulate, error_without_promotion_is_large_and_one_sided) {
-  const Error zero_mean = measure(0.0f, false, 4096, 100);  // published: 0.14 % and 0.013 %
+  const Deviation zero_mean = measure(0.0f, false, 4096, 100);  // published: 0.14 % and 0.013 %
   EXPECT_NEAR(zero_mean.chain, 0.0014, 0.0005);
   EXPECT_NEAR(zero_mean.promoted, 0.00013, 0.00004);
-  const Error half = measure(0.5f, false, 16384, 30);       // published: 4.2 %, bias -4.2 %, promoted 0.005 %
+  const Deviation half = measure(0.5f, false, 16384, 30);       // published: 4.2 %, bias -4.2 %, promoted 0.005 %
   EXPECT_NEAR(half.chain, 0.042, 0.006);
   EXPECT_NEAR(half.bias, -0.042, 0.006);
   EXPECT_LT(half.promoted, 0.0001);
-  const Error all_positive = measure(0.0f, true, 16384, 30);  // published: 23.6 %, bias -23.7 %, promoted 0.060 %
+  const Deviation all_positive = measure(0.0f, true, 16384, 30);  // published: 23.6 %, bias -23.7 %, promoted 0.060 %
   EXPECT_NEAR(all_positive.chain, 0.236, 0.02);
   EXPECT_NEAR(all_positive.bias, -0.237, 0.02);
   EXPECT_NEAR(all_positive.promoted, 0.0006, 0.0001);

@@ -14,8 +14,7 @@ using namespace octet;
 
 namespace {
 
-constexpr float inf = std::numeric_limits<float>::infinity();
-constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+using oracle::inf, oracle::nan;
 
 // All exponents with mantissas at the ends, at ties of every format and around them, both signs, and random bits.
 std::vector<float> hard_inputs() {

@@ -13,8 +13,7 @@ using namespace octet;
 
 namespace {
 
-const float inf = std::numeric_limits<float>::infinity();
-const float nan = std::numeric_limits<float>::quiet_NaN();
+using oracle::inf, oracle::nan;
 
 struct Fp8Vector {
   float x;

@@ -14,6 +14,8 @@ namespace oracle {
 
 using octet::Dtype;
 
+inline constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+
 struct Layout {
   Dtype f;
   int exponent_bits, mantissa_bits, bias;

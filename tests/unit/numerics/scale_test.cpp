@@ -13,8 +13,7 @@ using namespace octet;
 namespace {
 
 constexpr float flt_max = std::numeric_limits<float>::max();
-constexpr float inf = std::numeric_limits<float>::infinity();
-constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+using oracle::inf, oracle::nan;
 const float bf16_max = oracle::float_of(0x7F7F0000u);
 
 float tensorwise(float amax, float max = 448.0f) { return scale_from_amax(amax, max, false, 0.0f, flt_max, false); }

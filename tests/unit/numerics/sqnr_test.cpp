@@ -19,7 +19,7 @@ struct Quality {
   double sqnr_db, underflow_percent;
 };
 
-Quality measure(const std::vector<float>& x, Dtype f, int64_t block, bool pow2) {
+Quality quality_of(const std::vector<float>& x, Dtype f, int64_t block, bool pow2) {
   const auto n = static_cast<int64_t>(x.size());
   if (block == 0) block = n;
   double signal = 0, noise = 0;
@@ -65,7 +65,7 @@ TEST(sqnr, published_table) {
       if (mode == 1) v *= std::exp(2.0f * normal(rng));
     }
     for (const Row& r : tables[mode]) {
-      const Quality got = measure(x, r.f, r.block, r.pow2);
+      const Quality got = quality_of(x, r.f, r.block, r.pow2);
       const std::string row = fmt::format("{} block {} pow2 {} table {}", name(r.f), r.block, r.pow2, mode);
       EXPECT_NEAR(got.sqnr_db, r.sqnr_db, 0.0501) << row;
       EXPECT_NEAR(got.underflow_percent, r.underflow_percent, 0.51 * r.underflow_digit) << row;

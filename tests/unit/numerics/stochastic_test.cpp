@@ -22,7 +22,7 @@ TEST(stochastic, representable_values_stay) {
 }
 
 TEST(stochastic, saturates_and_marks_nan) {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  using oracle::inf, oracle::nan;
   for (const auto& l : oracle::layouts()) {
     const FormatInfo f = format_info(l.f);
     const uint8_t sign = static_cast<uint8_t>(oracle::codes(l) / 2);

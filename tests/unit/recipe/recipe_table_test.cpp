@@ -13,7 +13,7 @@ struct Block {
   int64_t rows, cols;
 };
 
-struct Row {
+struct TableRow {
   const char *name, *format;
   Dtype forward, gradient;
   Block x, w, dy;
@@ -24,7 +24,7 @@ struct Row {
   Accumulate fprop;
 };
 
-const Row rows[] = {
+const TableRow published_rows[] = {
     {"delayed", "", e4m3, e5m2, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::delayed, 0, flt_max, false, fast},
     {"delayed", "hybrid", e4m3, e5m2, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::delayed, 0, flt_max, false, fast},
     {"delayed", "e4m3", e4m3, e4m3, {0, 0}, {0, 0}, {0, 0}, ScaleKind::fp32, Scaling::delayed, 0, flt_max, false, fast},
@@ -41,7 +41,7 @@ const Row rows[] = {
     {"mxfp6", "", Dtype::e2m3, Dtype::e3m2, {1, 32}, {1, 32}, {1, 32}, ScaleKind::e8m0, Scaling::current, 0, flt_max, false, accurate},
 };
 
-void expect_spec(const QuantSpec& s, Dtype format, Block block, const Row& r) {
+void expect_spec(const QuantSpec& s, Dtype format, Block block, const TableRow& r) {
   EXPECT_EQ(s.format, format);
   EXPECT_EQ(s.block_rows, block.rows);
   EXPECT_EQ(s.block_cols, block.cols);
@@ -55,7 +55,7 @@ void expect_spec(const QuantSpec& s, Dtype format, Block block, const Row& r) {
 }
 
 TEST(recipe, fp8_recipes_match_the_table) {
-  for (const Row& row : rows) {
+  for (const TableRow& row : published_rows) {
     SCOPED_TRACE(std::string(row.name) + " " + row.format);
     PrecisionConfig p;
     p.recipe = row.name;

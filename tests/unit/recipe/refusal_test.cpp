@@ -7,7 +7,7 @@ using namespace recipe_test;
 
 namespace {
 
-struct Row {
+struct Refusal {
   const char* what;
   std::function<PrecisionConfig()> config;
   std::vector<const char*> reason;
@@ -31,8 +31,8 @@ PrecisionConfig named(const char* recipe, void (*change)(PrecisionConfig&)) {
 const CustomOperand plain_e4m3 = operand("e4m3");
 const CustomOperand delayed_e4m3 = operand("e4m3", 0, 0, "fp32", "delayed");
 
-const std::vector<Row>& refusals() {
-  static const std::vector<Row> rows = {
+const std::vector<Refusal>& refusals() {
+  static const std::vector<Refusal> rows = {
       {"unknown recipe",
        [] { return named("blokwise", [](PrecisionConfig&) {}); },
        {"precision.recipe: unknown recipe \"blokwise\"", "use one of: fp32, bf16, delayed, tensorwise, static, rowwise, rowwise_with_gw_hp, blockwise, mxfp8, mxfp6, nvfp4, custom"}},
@@ -146,7 +146,7 @@ const std::vector<Row>& refusals() {
 }
 
 TEST(refusal, each_wrong_combination_is_refused_with_its_reason) {
-  for (const Row& row : refusals()) {
+  for (const Refusal& row : refusals()) {
     SCOPED_TRACE(row.what);
     const PrecisionConfig p = row.config();
     const std::string text = refusal([&] { make_recipe(p.recipe, p); });

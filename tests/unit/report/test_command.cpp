@@ -33,7 +33,7 @@ std::string error_of(const std::vector<std::string>& words, ExitCode code) {
 }
 
 // The exit code of a comparison, of its errors too.
-ExitCode code_of(const CompareRequest& request) {
+ExitCode command_code(const CompareRequest& request) {
   std::ostringstream out;
   try {
     return run_comparison(request, out);
@@ -99,26 +99,26 @@ TEST(CompareCommand, ExitCodes) {
   Runs runs;
   CompareRequest r;
   r.runs = {runs.bf16, runs.good, runs.bad};
-  EXPECT_EQ(code_of(r), ExitCode::ok);
+  EXPECT_EQ(command_code(r), ExitCode::ok);
   r.options.max_gap_percent = 4;
-  EXPECT_EQ(code_of(r), ExitCode::ok);
+  EXPECT_EQ(command_code(r), ExitCode::ok);
   r.options.max_gap_percent = 0.4;
-  EXPECT_EQ(code_of(r), ExitCode::verdict_no);
+  EXPECT_EQ(command_code(r), ExitCode::verdict_no);
   r.runs.pop_back();
-  EXPECT_EQ(code_of(r), ExitCode::ok);
+  EXPECT_EQ(command_code(r), ExitCode::ok);
   r.options.max_gap_percent = -0.1;
-  EXPECT_EQ(code_of(r), ExitCode::ok);
+  EXPECT_EQ(command_code(r), ExitCode::ok);
   r.options.max_gap_percent = -0.3;
-  EXPECT_EQ(code_of(r), ExitCode::verdict_no);
+  EXPECT_EQ(command_code(r), ExitCode::verdict_no);
 
   r.runs = {runs.bf16, runs.dir.path()};
-  EXPECT_EQ(code_of(r), ExitCode::config);
+  EXPECT_EQ(command_code(r), ExitCode::config);
   r.runs = {runs.bf16, runs.dir / "absent"};
-  EXPECT_EQ(code_of(r), ExitCode::data);
+  EXPECT_EQ(command_code(r), ExitCode::data);
   r.runs = {runs.bf16, fixture("malformed")};
-  EXPECT_EQ(code_of(r), ExitCode::data);
+  EXPECT_EQ(command_code(r), ExitCode::data);
   r.runs = {runs.bf16};
-  EXPECT_EQ(code_of(r), ExitCode::usage);
+  EXPECT_EQ(command_code(r), ExitCode::usage);
 }
 
 TEST(CompareCommand, ARunThatDiedExitsWithOneUnderMaxGap) {
@@ -138,7 +138,7 @@ TEST(CompareCommand, ARunThatDiedExitsWithOneUnderMaxGap) {
   r.baselines = {dir / "base"};
   r.options.max_gap_percent = 1;
   r.runs = {dir / "same"};
-  EXPECT_EQ(code_of(r), ExitCode::ok);
+  EXPECT_EQ(command_code(r), ExitCode::ok);
   r.runs = {dir / "died"};
   std::ostringstream out;
   EXPECT_EQ(run_comparison(r, out), ExitCode::verdict_no);
@@ -170,18 +170,18 @@ TEST(CompareCommand, NothingIsOverwrittenOrWrittenOnAnError) {
   r.runs = {runs.bf16, runs.good};
   const std::string before = read_text(runs.good / "metrics.jsonl");
   r.json = runs.good / "../good/metrics.jsonl";
-  EXPECT_EQ(code_of(r), ExitCode::config);
+  EXPECT_EQ(command_code(r), ExitCode::config);
   EXPECT_EQ(read_text(runs.good / "metrics.jsonl"), before);
   r.json = runs.dir.path();
-  EXPECT_EQ(code_of(r), ExitCode::config);
+  EXPECT_EQ(command_code(r), ExitCode::config);
   r.json = runs.dir / "absent/r.json";
-  EXPECT_EQ(code_of(r), ExitCode::config);
+  EXPECT_EQ(command_code(r), ExitCode::config);
   r.json = r.html = runs.dir / "same";
-  EXPECT_EQ(code_of(r), ExitCode::config);
+  EXPECT_EQ(command_code(r), ExitCode::config);
   r.json = runs.dir / "r.json";
   r.html.clear();
   r.runs.push_back(runs.dir / "absent");
-  EXPECT_EQ(code_of(r), ExitCode::data);
+  EXPECT_EQ(command_code(r), ExitCode::data);
   EXPECT_FALSE(std::filesystem::exists(r.json));
 }
 

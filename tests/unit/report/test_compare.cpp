@@ -21,7 +21,7 @@ RunShape shape(const std::string& recipe, uint64_t seed, double gap = 0) {
 
 RunMetrics run(const std::string& recipe, uint64_t seed, double gap = 0) { return make_run(shape(recipe, seed, gap)); }
 
-ExitCode code_of(CompareInput input) {
+ExitCode compare_code(CompareInput input) {
   try {
     compare(std::move(input), {});
   } catch (const Error& error) {
@@ -282,14 +282,14 @@ TEST(Compare, WhatCannotBePairedIsSaid) {
 
   CompareInput none;
   none.runs = {run("bf16", 1), run("a", 2)};
-  EXPECT_EQ(code_of(none), ExitCode::data);
+  EXPECT_EQ(compare_code(none), ExitCode::data);
   CompareInput twice;
   twice.runs = {run("bf16", 1), run("bf16", 1), run("a", 1)};
-  EXPECT_EQ(code_of(twice), ExitCode::data);
+  EXPECT_EQ(compare_code(twice), ExitCode::data);
   CompareInput alone;
   alone.runs = {run("bf16", 1)};
-  EXPECT_EQ(code_of(alone), ExitCode::usage);
-  EXPECT_EQ(code_of({}), ExitCode::usage);
+  EXPECT_EQ(compare_code(alone), ExitCode::usage);
+  EXPECT_EQ(compare_code({}), ExitCode::usage);
 }
 
 TEST(Compare, OneRecipeWithTwoConfigsIsTwoGroups) {
@@ -373,7 +373,7 @@ TEST(Compare, TwinsShowWhatChanceDoes) {
   EXPECT_NEAR(c.twins->max_abs_curve_percent, 0.04, 1e-9);
   EXPECT_EQ(c.groups.size(), 1u);
   input.twins.push_back(run("bf16", 9));
-  EXPECT_EQ(code_of(input), ExitCode::data);
+  EXPECT_EQ(compare_code(input), ExitCode::data);
   CompareInput only;
   only.runs = {run("bf16", 1), run("bf16", 2)};
   only.twins = {run("bf16", 1, 0.03)};

@@ -24,7 +24,7 @@ json sites(const std::vector<std::string>& names) {
 
 json stats(int64_t step, const json& underflow) { return {{"kind", "stats"}, {"step", step}, {"underflow", underflow}}; }
 
-std::string failure(const json& line, bool with_sites = true) {
+std::string line_failure(const json& line, bool with_sites = true) {
   Health health;
   if (with_sites) health.add_sites(sites({"a", "b"}), "f:1");
   try {
@@ -55,13 +55,13 @@ TEST(Health, ValuesFollowTheLatestSites) {
 }
 
 TEST(Health, MalformedLinesAreRefused) {
-  EXPECT_NE(failure(stats(1, {1, 2}), false).find("f:2: a stats line without"), std::string::npos);
-  EXPECT_NE(failure(stats(1, json::array({1}))).find("\"underflow\" is not an array of 2 values"), std::string::npos);
-  EXPECT_NE(failure(stats(1, {1, "x"})).find("something else than numbers"), std::string::npos);
-  EXPECT_NE(failure(stats(-1, {1, 2})).find("\"step\""), std::string::npos);
-  EXPECT_NE(failure(sites({"a", "a"})).find("listed twice"), std::string::npos);
-  EXPECT_NE(failure(json::parse(R"({"sites":[{"name":1}]})")).find("no text \"name\""), std::string::npos);
-  EXPECT_NE(failure(json::parse(R"({"sites":3})")).find("no array"), std::string::npos);
+  EXPECT_NE(line_failure(stats(1, {1, 2}), false).find("f:2: a stats line without"), std::string::npos);
+  EXPECT_NE(line_failure(stats(1, json::array({1}))).find("\"underflow\" is not an array of 2 values"), std::string::npos);
+  EXPECT_NE(line_failure(stats(1, {1, "x"})).find("something else than numbers"), std::string::npos);
+  EXPECT_NE(line_failure(stats(-1, {1, 2})).find("\"step\""), std::string::npos);
+  EXPECT_NE(line_failure(sites({"a", "a"})).find("listed twice"), std::string::npos);
+  EXPECT_NE(line_failure(json::parse(R"({"sites":[{"name":1}]})")).find("no text \"name\""), std::string::npos);
+  EXPECT_NE(line_failure(json::parse(R"({"sites":3})")).find("no array"), std::string::npos);
 }
 
 TEST(Health, AResumeDropsTheEarlierLifeFromThereOn) {

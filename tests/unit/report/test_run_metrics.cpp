@@ -13,7 +13,7 @@ namespace {
 using namespace octet::test;
 
 // Reads the path, which must fail with the code; returns the whole message.
-std::string failure(const std::filesystem::path& path, ExitCode code) {
+std::string run_failure(const std::filesystem::path& path, ExitCode code) {
   try {
     read_run(path);
   } catch (const Error& error) {
@@ -96,41 +96,41 @@ TEST(ReadRun, ATornLastLineIsPassedOverWithANote) {
 }
 
 TEST(ReadRun, BadMetricsAreRefusedWithFileAndLine) {
-  expect_contains(failure(fixture("malformed"), ExitCode::data), "malformed/metrics.jsonl:2: not a JSON object");
-  expect_contains(failure(fixture("not_object"), ExitCode::data), "metrics.jsonl:1: not a JSON object");
-  expect_contains(failure(fixture("negative_step"), ExitCode::data), "metrics.jsonl:1: \"step\" is not a whole number");
-  expect_contains(failure(fixture("huge_number"), ExitCode::data), "metrics.jsonl:1: \"tokens\" is not a whole number");
-  expect_contains(failure(fixture("no_loss"), ExitCode::data), "metrics.jsonl:1: the line has no \"loss\"");
-  expect_contains(failure(fixture("tokens_not_cumulative"), ExitCode::data), "do not grow from step 1 (1024) to step 2 (1024)");
-  expect_contains(failure(fixture("bad_quantized"), ExitCode::data), "metrics.jsonl:2: \"quantized\"");
-  expect_contains(failure(fixture("no_steps"), ExitCode::data), "no training step");
-  expect_contains(failure(fixture("bad_config"), ExitCode::data), "config.resolved.json: run.seed");
+  expect_contains(run_failure(fixture("malformed"), ExitCode::data), "malformed/metrics.jsonl:2: not a JSON object");
+  expect_contains(run_failure(fixture("not_object"), ExitCode::data), "metrics.jsonl:1: not a JSON object");
+  expect_contains(run_failure(fixture("negative_step"), ExitCode::data), "metrics.jsonl:1: \"step\" is not a whole number");
+  expect_contains(run_failure(fixture("huge_number"), ExitCode::data), "metrics.jsonl:1: \"tokens\" is not a whole number");
+  expect_contains(run_failure(fixture("no_loss"), ExitCode::data), "metrics.jsonl:1: the line has no \"loss\"");
+  expect_contains(run_failure(fixture("tokens_not_cumulative"), ExitCode::data), "do not grow from step 1 (1024) to step 2 (1024)");
+  expect_contains(run_failure(fixture("bad_quantized"), ExitCode::data), "metrics.jsonl:2: \"quantized\"");
+  expect_contains(run_failure(fixture("no_steps"), ExitCode::data), "no training step");
+  expect_contains(run_failure(fixture("bad_config"), ExitCode::data), "config.resolved.json: run.seed");
 }
 
 TEST(ReadRun, WhatIsNoRunIsRefused) {
   TempDir dir;
-  expect_contains(failure(fixture("no_metrics"), ExitCode::config), "no metrics.jsonl");
-  expect_contains(failure(dir / "absent", ExitCode::data), "no such file");
+  expect_contains(run_failure(fixture("no_metrics"), ExitCode::config), "no metrics.jsonl");
+  expect_contains(run_failure(dir / "absent", ExitCode::data), "no such file");
   write_text(dir / "notes.txt", "hello");
-  expect_contains(failure(dir / "notes.txt", ExitCode::data), "neither a run directory, nor a TensorBoard folder, nor a .csv file");
+  expect_contains(run_failure(dir / "notes.txt", ExitCode::data), "neither a run directory, nor a TensorBoard folder, nor a .csv file");
   std::filesystem::create_directories(dir / "pipe");
   std::filesystem::create_symlink("/dev/zero", dir / "pipe/metrics.jsonl");
-  expect_contains(failure(dir / "pipe", ExitCode::data), "cannot read the file");
+  expect_contains(run_failure(dir / "pipe", ExitCode::data), "cannot read the file");
 }
 
 TEST(ReadRun, HostileJsonIsRefused) {
   TempDir dir;
   write_text(dir / "metrics.jsonl", std::string(2000000, '[') + "\n");
-  expect_contains(failure(dir.path(), ExitCode::data), "metrics.jsonl:1: not a JSON object");
+  expect_contains(run_failure(dir.path(), ExitCode::data), "metrics.jsonl:1: not a JSON object");
   write_text(dir / "metrics.jsonl", std::string(LineReader::max_line_bytes + 1, ' '));
-  expect_contains(failure(dir.path(), ExitCode::data), "longer than 16 MiB");
+  expect_contains(run_failure(dir.path(), ExitCode::data), "longer than 16 MiB");
   write_text(dir / "metrics.jsonl", "{\"kind\":\"train\",\"step\":1,\"tokens\":1,\"loss\":1e999}\n");
-  expect_contains(failure(dir.path(), ExitCode::data), "metrics.jsonl:1");
+  expect_contains(run_failure(dir.path(), ExitCode::data), "metrics.jsonl:1");
   write_text(dir / "metrics.jsonl", "{\"kind\":\"train\",\"step\":1,\"tokens\":1,\"loss\":1}\n");
   write_text(dir / "config.resolved.json", "{\"batch\":{\"global\":4294967296},\"data\":{\"seq_len\":4294967296}}");
-  expect_contains(failure(dir.path(), ExitCode::data), "batch.global");
+  expect_contains(run_failure(dir.path(), ExitCode::data), "batch.global");
   write_text(dir / "config.resolved.json", std::string(100000, '['));
-  expect_contains(failure(dir.path(), ExitCode::data), "config.resolved.json: not a JSON object");
+  expect_contains(run_failure(dir.path(), ExitCode::data), "config.resolved.json: not a JSON object");
 }
 
 TEST(ReadRun, ACsv) {
@@ -183,26 +183,26 @@ TEST(ReadRun, ANullGradientNormOrALateEventIsNonFinite) {
 
 TEST(ReadRun, BadCsvsAreRefusedWithFileAndLine) {
   TempDir dir;
-  expect_contains(failure(fixture("bad_number.csv"), ExitCode::data), "bad_number.csv:3: column loss holds 'five'");
-  expect_contains(failure(fixture("no_tokens.csv"), ExitCode::data), "no_tokens.csv:1: the header row has no column 'tokens'");
-  expect_contains(failure(fixture("short_row.csv"), ExitCode::data), "short_row.csv:2: the row has 2 cells, the header 3");
-  expect_contains(failure(fixture("empty.csv"), ExitCode::data), "empty.csv: the file is empty");
+  expect_contains(run_failure(fixture("bad_number.csv"), ExitCode::data), "bad_number.csv:3: column loss holds 'five'");
+  expect_contains(run_failure(fixture("no_tokens.csv"), ExitCode::data), "no_tokens.csv:1: the header row has no column 'tokens'");
+  expect_contains(run_failure(fixture("short_row.csv"), ExitCode::data), "short_row.csv:2: the row has 2 cells, the header 3");
+  expect_contains(run_failure(fixture("empty.csv"), ExitCode::data), "empty.csv: the file is empty");
   write_text(dir / "a.csv", "step,tokens,loss,loss\n");
-  expect_contains(failure(dir / "a.csv", ExitCode::data), "'loss' appears twice");
+  expect_contains(run_failure(dir / "a.csv", ExitCode::data), "'loss' appears twice");
   write_text(dir / "a.csv", "step,tokens,loss\n-1,2,3\n");
-  expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column step is not between");
+  expect_contains(run_failure(dir / "a.csv", ExitCode::data), "a.csv:2: column step is not between");
   write_text(dir / "a.csv", "step,tokens,loss\n1,99999999999999999999,3\n");
-  expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens is not between");
+  expect_contains(run_failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens is not between");
   for (const char* tokens : {"1e17", "-1e1", "9007199254740993.0"}) {
     write_text(dir / "a.csv", fmt::format("step,tokens,loss\n1,{},3\n", tokens));
-    expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens is not between");
+    expect_contains(run_failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens is not between");
   }
   for (const char* tokens : {"10.5", "1e-1", "nan", "inf", "1e999", "1e1x", "0x10", ""}) {
     write_text(dir / "a.csv", fmt::format("step,tokens,loss\n1,{},3\n", tokens));
-    expect_contains(failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens holds");
+    expect_contains(run_failure(dir / "a.csv", ExitCode::data), "a.csv:2: column tokens holds");
   }
   write_text(dir / "a.csv", "step,tokens,loss\n");
-  expect_contains(failure(dir / "a.csv", ExitCode::data), "no training step");
+  expect_contains(run_failure(dir / "a.csv", ExitCode::data), "no training step");
 }
 
 TEST(FlattenConfig, DottedKeys) {

@@ -49,7 +49,7 @@ TensorBoardOptions options(bool megatron = false) {
   return o;
 }
 
-TrainRecord record(int64_t step) { return {step, step * 16 * 256, 2.5, 1.25, 5e-4, 2e6, 125}; }
+TrainRecord train_record(int64_t step) { return {step, step * 16 * 256, 2.5, 1.25, 5e-4, 2e6, 125}; }
 
 TEST(Crc32c, KnownValues) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
@@ -153,7 +153,7 @@ TEST(EventFile, APathThatCannotBeADirectoryIsACheckpointError) {
 TEST(TensorBoard, OwnNames) {
   TempDir dir;
   TensorBoard tb(dir.path(), options(), "{\"run\": 1}");
-  tb.train(record(3), 0.25, 0.125);
+  tb.train(train_record(3), 0.25, 0.125);
   const std::vector<std::pair<std::string, double>> sets{{"wiki", 3.0}, {"code", 2.0}};
   tb.valid(3, 3 * 4096, 3.0, sets);
   tb.flush();
@@ -171,7 +171,7 @@ TEST(TensorBoard, MegatronNamesAndTheirTwinsOverSamples) {
   TempDir dir;
   {
     TensorBoard tb(dir.path(), options(true), "{}");
-    tb.train(record(3), 0.25);
+    tb.train(train_record(3), 0.25);
     tb.valid(3, 3 * 4096, 3.0);
   }
   const auto steps = files_of(dir / "tb"), samples = files_of(dir / "tb" / "vs_samples");

@@ -26,11 +26,11 @@ std::string varint(uint64_t v) {
 std::string bytes_field(int number, const std::string& bytes) { return varint(static_cast<uint64_t>(number) << 3 | 2) + varint(bytes.size()) + bytes; }
 std::string float_bytes(float v) { return le(std::bit_cast<uint32_t>(v), 4); }
 
-std::string record(const std::string& payload) {
+std::string framed(const std::string& payload) {
   const std::string length = le(payload.size(), 8);
   return length + le(masked_crc32c(length), 4) + payload + le(masked_crc32c(payload), 4);
 }
-std::string event(uint64_t step, const std::string& rest) { return record("\x09" + le(0, 8) + "\x10" + varint(step) + rest); }
+std::string event(uint64_t step, const std::string& rest) { return framed("\x09" + le(0, 8) + "\x10" + varint(step) + rest); }
 std::string scalar(uint64_t step, const std::string& tag, float value) {
   return event(step, bytes_field(5, bytes_field(1, bytes_field(1, tag) + "\x15" + float_bytes(value))));
 }
@@ -45,7 +45,7 @@ std::string from_hex(std::string_view hex) {
   return out;
 }
 
-std::string failure(const std::string& bytes) {
+std::string read_failure(const std::string& bytes) {
   try {
     parse_tensorboard(bytes, "file");
   } catch (const Error& error) {
@@ -91,20 +91,20 @@ TEST(TensorboardReader, EveryFlippedBitIsRefused) {
   for (size_t i = 0; i < good.size() / 2; ++i) {
     std::string damaged = good;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
-    EXPECT_NE(failure(damaged).find("file, record 1: the checksum of the"), std::string::npos) << i;
+    EXPECT_NE(read_failure(damaged).find("file, record 1: the checksum of the"), std::string::npos) << i;
   }
 }
 
 TEST(TensorboardReader, HostileMessagesAreRefused) {
   for (const std::string& payload : {std::string("\x2a\xff\xff\xff\xff\x0f"), std::string("\x0b"), std::string(11, '\xff'), std::string("\x09\x01"),
                                      std::string("\x2a\x03\x0a\x7f\x01"), std::string("\x10")}) {
-    EXPECT_NE(failure(record(payload)).find("not a well-formed event"), std::string::npos);
+    EXPECT_NE(read_failure(framed(payload)).find("not a well-formed event"), std::string::npos);
   }
-  EXPECT_NE(failure(event(uint64_t{1} << 60, "")).find("step is not between"), std::string::npos);
-  EXPECT_NE(failure(event(~uint64_t{0}, "")).find("step is not between"), std::string::npos);  // -1
+  EXPECT_NE(read_failure(event(uint64_t{1} << 60, "")).find("step is not between"), std::string::npos);
+  EXPECT_NE(read_failure(event(~uint64_t{0}, "")).find("step is not between"), std::string::npos);  // -1
   const std::string length = le(uint64_t{1} << 62, 8);
-  EXPECT_NE(failure(length + le(masked_crc32c(length), 4)).find("more than"), std::string::npos);
-  EXPECT_NE(failure("step,tokens,loss\n1,2,3\n").find("not an event file"), std::string::npos);
+  EXPECT_NE(read_failure(length + le(masked_crc32c(length), 4)).find("more than"), std::string::npos);
+  EXPECT_NE(read_failure("step,tokens,loss\n1,2,3\n").find("not an event file"), std::string::npos);
   EXPECT_TRUE(parse_tensorboard("", "file").scalars.empty());
 }
 
