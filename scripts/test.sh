@@ -42,22 +42,50 @@ run_ctest() {
   add "C++ tests" "$rc" $((${all:-0} - ${bad:-0})) "${bad:-0}"
 }
 
-run_unittest() {  # NAME FOLDER
-  local rc=0 log all bad
-  log=$logs/$(basename "$2").log
-  say "test: $1"
-  OCTET_BIN=$ROOT/build/$preset/octet .venv/bin/python -m unittest discover -v -s "$2" 2>&1 | tee "$log" || rc=$?
-  all=$(sed -n 's/^Ran \([0-9]*\) tests\{0,1\} in .*/\1/p' "$log" | tail -n 1)
-  bad=$(grep -cE '^(FAIL|ERROR): ' "$log") || true
-  [ "${bad:-0}" -le "${all:-0}" ] || bad=${all:-0}
-  add "$1" "$rc" $((${all:-0} - ${bad:-0})) "${bad:-0}"
+# run_module FILE: one Python test module; its output is kept and, when it is done, printed whole.
+run_module() {
+  local rc=0 log=$PYTHON_LOGS/${1//\//.}.log began=$SECONDS
+  .venv/bin/python -m unittest discover -v -s "$(dirname "$1")" -p "$(basename "$1")" >"$log" 2>&1 || rc=$?
+  echo "$rc" >"$log.rc"
+  flock "$PYTHON_LOGS" sh -c 'printf "== test: %s (%s s)\n" "$1" "$2"; cat "$3"' sh "$1" $((SECONDS - began)) "$log"
+}
+export -f run_module
+
+# The modules of all folders as parallel processes. The largest files, which take longest, come first.
+run_modules() {
+  say "test: Python modules, $(nproc) at a time"
+  rm -rf "$PYTHON_LOGS"
+  mkdir -p "$PYTHON_LOGS"
+  ls -S tests/python/test_*.py tests/cli/test_*.py tests/report/test_*.py | xargs -P "$(nproc)" -I{} bash -c 'run_module {}' || true   # counted below
+}
+
+count_modules() {  # NAME FOLDER
+  local rc=0 module module_rc log all bad total=0 failures=0
+  for module in "$2"/test_*.py; do
+    log=$PYTHON_LOGS/${module//\//.}.log
+    module_rc=$(cat "$log.rc" 2>/dev/null) || module_rc=1
+    all=$(sed -n 's/^Ran \([0-9]*\) tests\{0,1\} in .*/\1/p' "$log" 2>/dev/null | tail -n 1)
+    bad=$(grep -cE '^(FAIL|ERROR): ' "$log" 2>/dev/null) || true
+    [ "${bad:-0}" -le "${all:-0}" ] || bad=${all:-0}
+    # A module that ran nothing, or failed without naming a test, counts as one failure.
+    if [ "$module_rc" != 0 ] || [ "${all:-0}" = 0 ]; then
+      rc=1
+      echo "FAILED: $module (log in $log)"
+      [ "${bad:-0}" != 0 ] || failures=$((failures + 1))
+    fi
+    total=$((total + ${all:-0} - ${bad:-0}))
+    failures=$((failures + ${bad:-0}))
+  done
+  add "$1" "$rc" "$total" "$failures"
 }
 
 began=$SECONDS
 run_ctest
-run_unittest "Python references" tests/python
-run_unittest "command line" tests/cli
-run_unittest "report page" tests/report
+export OCTET_BIN=$ROOT/build/$preset/octet PYTHON_LOGS=$logs/python
+run_modules
+count_modules "Python references" tests/python
+count_modules "command line" tests/cli
+count_modules "report page" tests/report
 
 say "test: took $(minutes $((SECONDS - began)))"
 for part in "${broken[@]}"; do

@@ -15,7 +15,9 @@ if(OCTET_FUZZ)
     message(FATAL_ERROR "OCTET_FUZZ=ON needs Clang, this is ${CMAKE_CXX_COMPILER_ID}; use cmake --preset fuzz")
   endif()
   # fuzzer-no-link: coverage counters in the libraries; the targets themselves link the driver.
-  target_compile_options(octet_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(octet_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -fno-sanitize-recover=all
+    -fsanitize-ignorelist=${CMAKE_SOURCE_DIR}/tests/fuzz/ubsan_ignore.txt)
+  target_compile_definitions(octet_flags INTERFACE _GLIBCXX_ASSERTIONS)
   target_link_options(octet_flags INTERFACE -fsanitize=address,undefined)
 endif()
 if(OCTET_PORTABLE)

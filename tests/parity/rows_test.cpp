@@ -137,7 +137,7 @@ TEST(rmsnorm, images_are_those_of_its_values) {
 TEST(rmsnorm, backward) {
   Rig rig;
   for (const Dtype dtype : both) {
-    for (const auto& [rows, cols] : {Size{5, 64}, {33, 1001}, {16, 2048}}) {
+    for (const auto& [rows, cols] : {Size{5, 64}, {33, 1001}, {16, 2048}, {17, 4096}, {2, 8200}}) {
       for (const bool with_residual : {false, true}) {
         Both b(rig);
         const int dy = b.input(normal("dy", dtype, {rows, cols})), s = b.input(normal("s", dtype, {rows, cols}, 2.0)), gamma = b.input(normal("gamma", dtype, {cols}, 0.2, 1.0));
@@ -213,14 +213,16 @@ TEST(rope, forward_and_backward) {
         const int rstd = b.updated(normed ? Host(Dtype::f32, {rows, rotated}) : Host()), dq = b.updated(normed ? normal("dq", Dtype::f32, {d}) : Host()),
                   dk = b.updated(normed ? normal("dk", Dtype::f32, {d}) : Host());
         const int out = b.output(dtype, {rows, width}), d_out = b.input(normal("d_out", dtype, {rows, width})), d_qkv = b.output(dtype, {rows, width});
-        const int inplace = b.updated(normal("qkv", dtype, {rows, width}));
+        const int inplace = b.updated(normal("qkv", dtype, {rows, width})), back = b.updated(normal("d_out", dtype, {rows, width}));
         const auto call = [&](auto&& forward, auto&& backward) {
           return [&, forward, backward](Ctx& ctx, const std::vector<Tensor>& t) {
             const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
             const QkNorm norm = normed ? QkNorm{at(gq), at(gk), at(rstd), at(dq), at(dk)} : QkNorm{};
             forward(ctx, at(qkv), at(pos), at(table), g, norm, at(out));
             backward(ctx, at(d_out), at(qkv), at(pos), at(table), g, norm, at(d_qkv));
-            if (!normed) forward(ctx, at(inplace), at(pos), at(table), g, norm, at(inplace));
+            if (normed) return;
+            forward(ctx, at(inplace), at(pos), at(table), g, norm, at(inplace));
+            backward(ctx, at(back), at(back), at(pos), at(table), g, norm, at(back));
           };
         };
         b.run(call(cpu::qk_norm_rope, cpu::qk_norm_rope_backward), call(cuda::qk_norm_rope, cuda::qk_norm_rope_backward));
@@ -235,6 +237,7 @@ TEST(rope, forward_and_backward) {
           b.same(out, what + " forward");
           b.same(d_qkv, what + " backward");
           b.same(inplace, what + " in place");
+          b.same(back, what + " backward in place");
         }
       }
     }

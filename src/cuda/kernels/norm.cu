@@ -78,6 +78,62 @@ __global__ void __launch_bounds__(threads) norm_backward(NormBackward p) {
   }
 }
 
+// The same for rows of at most Vectors x 2048 elements: a row and the tile's part of gamma's gradient stay in registers, everything is read once.
+template <class T, int Vectors>
+__global__ void __launch_bounds__(threads) norm_backward_short(NormBackward p) {
+  const T* gamma = static_cast<const T*>(p.gamma);
+  Vector<T> g[Vectors];
+  float dgamma[Vectors][vector_width] = {};
+#pragma unroll
+  for (int k = 0; k < Vectors; ++k) g[k] = load(gamma, (k * threads + static_cast<int>(threadIdx.x)) * vector_width, p.cols);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * tile_rows, last = first + tile_rows < p.rows ? first + tile_rows : p.rows;
+  for (int64_t row = first; row < last; ++row) {
+    const int64_t at = row * p.cols;
+    const float rstd = p.rstd[row];
+    Vector<T> d[Vectors], v[Vectors], r[Vectors];
+    float dot = 0;
+#pragma unroll
+    for (int k = 0; k < Vectors; ++k) {
+      const int64_t c = (k * threads + static_cast<int>(threadIdx.x)) * vector_width;
+      d[k] = load(static_cast<const T*>(p.dy) + at, c, p.cols);
+      v[k] = load(static_cast<const T*>(p.s) + at, c, p.cols);
+      r[k] = {};
+      if (p.d_residual) r[k] = load(static_cast<const T*>(p.d_residual) + at, c, p.cols);
+#pragma unroll
+      for (int i = 0; i < vector_width; ++i) {
+        dot = fmaf(d[k].at(i) * g[k].at(i), v[k].at(i), dot);
+        dgamma[k][i] += d[k].at(i) * (v[k].at(i) * rstd);
+      }
+    }
+    const float factor = block_sum<threads>(dot) / static_cast<float>(p.cols) * rstd * rstd;
+#pragma unroll
+    for (int k = 0; k < Vectors; ++k) {
+#pragma unroll
+      for (int i = 0; i < vector_width; ++i) {
+        const float u = rstd * (d[k].at(i) * g[k].at(i) - v[k].at(i) * factor);
+        d[k].set(i, p.d_residual ? u + r[k].at(i) : u);
+      }
+      store(static_cast<T*>(p.dx) + at, (k * threads + static_cast<int>(threadIdx.x)) * vector_width, p.cols, d[k]);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < Vectors; ++k) {
+    const int64_t c = (k * threads + static_cast<int>(threadIdx.x)) * vector_width;
+    for (int i = 0; i < vector_width; ++i) {
+      if (c + i < p.cols) p.partial[blockIdx.x * p.cols + c + i] = dgamma[k][i];
+    }
+  }
+}
+
+template <class T>
+auto backward_kernel(int64_t cols) {
+  constexpr int64_t vector_row = threads * vector_width;
+  if (cols <= vector_row) return norm_backward_short<T, 1>;
+  if (cols <= 2 * vector_row) return norm_backward_short<T, 2>;
+  if (cols <= 4 * vector_row) return norm_backward_short<T, 4>;
+  return norm_backward<T>;
+}
+
 __global__ void __launch_bounds__(threads) add_tiles(const float* partial, int64_t tiles, int64_t cols, float* total) {
   const int64_t c = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
   if (c >= cols) return;
@@ -96,7 +152,7 @@ int64_t norm_backward_tiles(int64_t rows) { return (rows + tile_rows - 1) / tile
 
 void launch_norm_backward(cudaStream_t stream, const NormBackward& p) {
   const int64_t tiles = norm_backward_tiles(p.rows);
-  launch("gradient of the norm", stream, p.wide ? norm_backward<float> : norm_backward<bf16>, static_cast<unsigned>(tiles), threads, 0, p);
+  launch("gradient of the norm", stream, p.wide ? backward_kernel<float>(p.cols) : backward_kernel<bf16>(p.cols), static_cast<unsigned>(tiles), threads, 0, p);
   launch("gradient of gamma", stream, add_tiles, blocks_for(p.cols, threads), threads, 0, p.partial, tiles, p.cols, p.dgamma);
 }
 

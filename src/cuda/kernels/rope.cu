@@ -1,6 +1,7 @@
 // Rotary embedding with optional QK-norm, in place or not: one warp a head of a row, its elements in shared memory.
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/rows.h"
+#include "cuda/kernels/vector.cuh"
 #include "cuda/launch.h"
 #include "cuda/ptx/memory.h"
 #include "numerics/bf16.h"
@@ -102,6 +103,35 @@ __global__ void __launch_bounds__(threads) rope_backward(Rope p) {
   }
 }
 
+// In place and without QK-norm: a thread turns eight neighbouring pairs, 16 bytes of each half of a head.
+template <class T>
+__global__ void __launch_bounds__(threads) rope_in_place(Rope p, float direction) {
+  const int half = p.rotary_dim / 2, vectors = half / vector_width, rotated = p.heads + p.kv_heads;
+  const int64_t task = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
+  if (task >= p.rows * rotated * vectors) return;
+  const int64_t row = task / (rotated * vectors);
+  const int head = static_cast<int>(task / vectors % rotated), c = static_cast<int>(task % vectors) * vector_width;
+  T* u = static_cast<T*>(p.out) + (row * (p.heads + 2 * p.kv_heads) + head) * p.head_dim;
+  const float* table = p.cos_sin + static_cast<int64_t>(p.positions[row]) * p.rotary_dim;
+  Vector<T> a = load(static_cast<const T*>(u), c, half), b = load(static_cast<const T*>(u) + half, c, half);
+  const Vector<float> cosine = load(table, c, half), sine = load(table + half, c, half);
+#pragma unroll
+  for (int i = 0; i < vector_width; ++i) {
+    const float x = a.at(i), y = b.at(i), s = sine.at(i) * direction;
+    a.set(i, x * cosine.at(i) - y * s);
+    b.set(i, y * cosine.at(i) + x * s);
+  }
+  store(u, c, half, a);
+  store(u + half, c, half, b);
+}
+
+bool serves_in_place(const Rope& p) { return p.in == p.out && !p.gamma_q && p.rotary_dim % (2 * vector_width) == 0; }
+
+void launch_in_place(cudaStream_t stream, const Rope& p, float direction) {
+  const int64_t tasks = p.rows * (p.heads + p.kv_heads) * (p.rotary_dim / 2 / vector_width);
+  launch("rotate in place", stream, p.wide ? rope_in_place<float> : rope_in_place<bf16>, blocks_for(tasks, threads), threads, 0, p, direction);
+}
+
 __global__ void __launch_bounds__(threads) add_tiles(const float* partial, int64_t tiles, int d, float* q, float* k) {
   const int i = static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x);
   if (i >= 2 * d) return;
@@ -114,6 +144,7 @@ __global__ void __launch_bounds__(threads) add_tiles(const float* partial, int64
 }  // namespace
 
 void launch_rope_forward(cudaStream_t stream, const Rope& p) {
+  if (serves_in_place(p)) return launch_in_place(stream, p, 1.0f);
   const int64_t tasks = p.rows * (p.heads + 2 * p.kv_heads);
   launch("rotate", stream, p.wide ? rope_forward<float> : rope_forward<bf16>, blocks_for(tasks, warps), threads, static_cast<size_t>(warps * p.head_dim) * sizeof(float), p);
 }
@@ -121,6 +152,7 @@ void launch_rope_forward(cudaStream_t stream, const Rope& p) {
 int64_t rope_backward_tiles(int64_t rows) { return (rows + tile_rows - 1) / tile_rows; }
 
 void launch_rope_backward(cudaStream_t stream, const Rope& p) {
+  if (serves_in_place(p)) return launch_in_place(stream, p, -1.0f);
   const int64_t tiles = rope_backward_tiles(p.rows);
   launch("rotate back", stream, p.wide ? rope_backward<float> : rope_backward<bf16>, static_cast<unsigned>(tiles), threads,
          static_cast<size_t>(warps * 3 * p.head_dim) * sizeof(float), p);
