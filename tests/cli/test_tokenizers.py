@@ -12,7 +12,7 @@ import unittest
 
 import sentencepiece
 import tokenizer_cases
-from octet_cli import CONFIG, DATA, OK, Sandbox, binary, octet, text
+from octet_cli import CONFIG, DATA, OK, TIMEOUT_S, Sandbox, binary, octet, text
 
 
 def output_bytes(prefix):
@@ -106,7 +106,7 @@ class Resume(Sandbox):
                     process.communicate()
                     kills += 1
                     continue
-            out, err = process.communicate(timeout=100)
+            out, err = process.communicate(timeout=TIMEOUT_S)
             self.assertEqual(process.returncode, OK, err)
             # A kill that came behind the last rename leaves a complete build; it is no resume, and the next attempt begins anew.
             resumes += "went on behind" in out
