@@ -8,7 +8,7 @@ cmake_options=()
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
-      echo "usage: scripts/build.sh [release|debug|asan|fuzz] [--target NAME]... [-DOPTION=VALUE]..."
+      echo "usage: scripts/build.sh [release|debug|asan|tsan|fuzz] [--target NAME]... [-DOPTION=VALUE]..."
       echo "  Builds into build/PRESET (default release), everything or the named targets (octet: the program without tests)."
       echo "  Options: -DOCTET_CUDA=auto|ON|OFF  -DOCTET_TESTS=ON|OFF  -DOCTET_PORTABLE=ON|OFF  -DOCTET_UNITY=ON|OFF"
       echo "  OCTET_UNITY=ON (default) compiles the files of a folder together, the shortest first build; OFF compiles less after an edit. asan and fuzz: OFF."
@@ -24,7 +24,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[[ $preset =~ ^(release|debug|asan|fuzz)$ ]] || usage_error "unknown preset '$preset'; there are release, debug, asan and fuzz"
+[[ $preset =~ ^(release|debug|asan|tsan|fuzz)$ ]] || usage_error "unknown preset '$preset'; there are release, debug, asan, tsan and fuzz"
 
 began=$SECONDS
 log=build/$preset/configure.log

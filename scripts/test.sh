@@ -14,6 +14,12 @@ for argument in "$@"; do
   esac
 done
 
+if [ "$preset" = asan ]; then   # exit code 99: 1, the sanitizers' own, is also a verdict of the program
+  export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:exitcode=99}
+  export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:halt_on_error=1:exitcode=99}
+  export OCTET_TEST_PATIENCE=10   # tests/cli/octet_cli.py
+fi
+
 scripts/setup.sh --tests
 scripts/build.sh "$preset"
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
@@ -36,8 +37,8 @@ bool DocumentReader::refill(size_t at_least) {
   }
   while (!ended_ && ahead_.size() - used_ < at_least) {
     const size_t before = ahead_.size();
-    ahead_.resize(before + chunk_bytes);
-    const size_t got = input_->read(ahead_.data() + before, chunk_bytes);
+    ahead_.resize(before + options_.chunk_bytes);
+    const size_t got = input_->read(ahead_.data() + before, options_.chunk_bytes);
     ahead_.resize(before + got);
     ended_ = got == 0;
   }
@@ -67,7 +68,7 @@ bool DocumentReader::next(TextChunk& chunk) {
 }
 
 void DocumentReader::next_lines(TextChunk& chunk) {
-  size_t wanted = chunk_bytes, end = std::string::npos;
+  size_t wanted = options_.chunk_bytes, end = std::string::npos;
   const auto where = [&] { return fmt::format("{}:{}", chunk.path, position_.line); };
   while (refill(wanted)) {
     const void* newline = ::memrchr(ahead_.data() + used_, '\n', ahead_.size() - used_);
@@ -75,7 +76,7 @@ void DocumentReader::next_lines(TextChunk& chunk) {
     if (ended_) end = ahead_.size();
     if (end != std::string::npos) break;
     if (ahead_.size() - used_ > most_document_bytes) too_long("a line", where());
-    wanted = ahead_.size() - used_ + chunk_bytes;
+    wanted = ahead_.size() - used_ + options_.chunk_bytes;
   }
   if (end == std::string::npos) {  // nothing left
     finish_input(chunk);
@@ -101,10 +102,10 @@ void DocumentReader::next_lines(TextChunk& chunk) {
 
 // A file is one document: in pieces when streaming, else at once.
 void DocumentReader::next_whole(TextChunk& chunk) {
-  size_t wanted = chunk_bytes;
+  size_t wanted = options_.chunk_bytes;
   while (refill(wanted) && !options_.streaming && !ended_) {
-    wanted = ahead_.size() - used_ + chunk_bytes;
-    if (wanted > most_document_bytes + chunk_bytes) too_long("a document", chunk.path);
+    wanted = ahead_.size() - used_ + options_.chunk_bytes;
+    if (wanted > most_document_bytes + options_.chunk_bytes) too_long("a document", chunk.path);
   }
   if (!options_.streaming && ahead_.size() - used_ > most_document_bytes) too_long("a document", chunk.path);
   chunk.text.assign(ahead_, used_, std::string::npos);
@@ -129,7 +130,7 @@ void DocumentReader::next_documents(TextChunk& chunk) {
     const size_t newline = ahead_.find('\n', used_), left = ahead_.size() - used_;
     if (newline == std::string::npos && !ended_) {
       if (!options_.streaming && left > most_document_bytes) too_long("a document", chunk.path);
-      if (!options_.streaming || left < chunk_bytes) {
+      if (!options_.streaming || left < std::max<size_t>(options_.chunk_bytes, 2)) {   // one byte could be the carriage return of an empty line
         refill(2 * left);
         continue;
       }
@@ -138,13 +139,13 @@ void DocumentReader::next_documents(TextChunk& chunk) {
     const std::string_view line = std::string_view(ahead_).substr(used_, stop - used_);
     const bool empty = !open_line_ && (line == "\n" || line == "\r\n");
     open_line_ = newline == std::string::npos;
+    if (empty) close(true);   // before the line counts: a piece's place is told from its end
     position_.offset += static_cast<int64_t>(line.size());
     chunk.bytes_read += static_cast<int64_t>(line.size());
     used_ = stop;
     if (empty) {
-      close(true);
       open_document_ = false;
-      if (chunk.text.size() < chunk_bytes) continue;
+      if (chunk.text.size() < options_.chunk_bytes) continue;
       chunk.end = position_;
       chunk.resumable = true;
       return;
@@ -152,7 +153,7 @@ void DocumentReader::next_documents(TextChunk& chunk) {
     inside = open_document_ = true;
     chunk.text += line;
     if (chunk.text.size() - begin > most_document_bytes && !options_.streaming) too_long("a document", chunk.path);
-    if (options_.streaming && chunk.text.size() >= 2 * chunk_bytes) {
+    if (options_.streaming && chunk.text.size() >= 2 * options_.chunk_bytes) {
       close(false);
       chunk.end = position_;
       return;

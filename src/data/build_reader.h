@@ -39,11 +39,11 @@ struct ReaderOptions {
   TextFormat format = TextFormat::automatic;
   DocumentSplit split = DocumentSplit::none;
   bool streaming = false;        // documents of text files may be cut anywhere (byte tokenizer); else each is whole in one chunk
+  size_t chunk_bytes = size_t{1} << 19;   // read at once, and about as much in a chunk; the documents do not depend on it
 };
 
 class DocumentReader {
  public:
-  static constexpr size_t chunk_bytes = size_t{1} << 19;
   static constexpr size_t most_document_bytes = size_t{256} << 20;
 
   DocumentReader(ReaderOptions options, ReadPosition from);

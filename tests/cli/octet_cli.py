@@ -18,7 +18,8 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 RECIPES = ["fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "rowwise_with_gw_hp", "mxfp6", "nvfp4"]
 QUANTIZING = ["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "rowwise_with_gw_hp", "mxfp6", "nvfp4"]
 HARM = SOURCE / "configs" / "recipes" / "harm_e2m1.json"
-TIMEOUT_S = 120
+PATIENCE = float(os.environ.get("OCTET_TEST_PATIENCE", "1"))  # for programs that are so many times slower (scripts/test.sh asan)
+TIMEOUT_S = 120 * PATIENCE
 
 # Exit codes of the contract.
 OK, VERDICT_NO, USAGE, CONFIG, DATA, CHECKPOINT, STOPPED = 0, 1, 2, 10, 11, 12, 20
@@ -154,6 +155,7 @@ def last_step(run):
 
 def wait_for(condition, process, what, timeout_s=60):
     """Polls until `condition()` holds; fails when the process ends or the time is over."""
+    timeout_s *= PATIENCE
     deadline = time.monotonic() + timeout_s
     while not condition():
         if process.poll() is not None and not condition():

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import unittest
 
-from octet_cli import OK, SOURCE, Sandbox
+from octet_cli import OK, PATIENCE, SOURCE, Sandbox
 
 PAGES = [SOURCE / "README.md", *sorted((SOURCE / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^ *(?:\$octet|octet|build/release/octet|scripts/\w+\.(?:sh|py)|\.venv/bin/python)(?: |$)", re.M)
@@ -71,7 +71,7 @@ class Documentation(Sandbox):
     @classmethod
     def shell(cls, home, code):
         path = f"{home / 'build' / 'release'}:{os.environ['PATH']}"
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=home, env={**os.environ, "PATH": path}, text=True, capture_output=True, timeout=300)
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], cwd=home, env={**os.environ, "PATH": path}, text=True, capture_output=True, timeout=300 * PATIENCE)
         if done.returncode != OK:
             raise AssertionError(f"exit code {done.returncode}\n{code}\n--- stdout\n{done.stdout[-3000:]}\n--- stderr\n{done.stderr[-3000:]}")
 

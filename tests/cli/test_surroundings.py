@@ -8,7 +8,7 @@ import stat
 import subprocess
 import unittest
 
-from octet_cli import CHECKPOINT, CONFIG, DATA, OK, VERDICT_NO, Sandbox, binary, build_tokens, checkpoints, octet, records, text
+from octet_cli import CHECKPOINT, CONFIG, DATA, OK, TIMEOUT_S, VERDICT_NO, Sandbox, binary, build_tokens, checkpoints, octet, records, text
 
 
 def small_files():
@@ -35,7 +35,7 @@ class Limits(Sandbox):
         process = subprocess.Popen([binary(), "train", "--config", self.config(run={"steps": 40}), "--run-dir", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         process.stdout.readline()
         process.stdout.close()
-        self.assertEqual(process.wait(timeout=60), OK)
+        self.assertEqual(process.wait(timeout=TIMEOUT_S), OK)
         self.assertEqual(len(records(run, "train")), 40)
         process.stderr.close()
 

@@ -20,7 +20,7 @@ def compare(out, paths, twins=(), *more):
     command = [os.environ["OCTET_BIN"], "compare", *map(str, paths), "--out", str(out), *more]
     for twin in twins:
         command += ["--twin", str(twin)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 * float(os.environ.get("OCTET_TEST_PATIENCE", "1")))
     if done.returncode != 0:
         raise AssertionError(f"{command}\n{done.stdout}\n{done.stderr}")
     return out

@@ -9,6 +9,7 @@ using namespace octet;
 
 // AddressSanitizer reads this: a refused allocation is to return null as it does without it, not to end the program.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace {
 

@@ -4,6 +4,7 @@
 #include <zstd.h>
 
 #include "data/build_journal.h"
+#include "data/build_reader.h"
 #include "data/token_meta.h"
 #include "data/tokenizer.h"
 #include "unit/data/bpe_fixture.h"
@@ -302,6 +303,44 @@ TEST_F(Build, InvalidUtf8) {
   input("b.jsonl", "{\"text\": \"\xFF\"}");
   build_token_files(options);
   EXPECT_EQ(IndexedDataset::open(options.prefix).length(0), 4);
+}
+
+TEST_F(Build, PlaceOfInvalidUtf8InADocumentAmongOthers) {
+  TinyTokenizer tiny;
+  tiny.added = {{"<eos>", true}};
+  write_bytes(directory / "t.json", tiny.json());
+  options.tokenizer = "hf:" + (directory / "t.json");
+  options.split = DocumentSplit::blank_lines;
+  input("a.txt", "good\r\n\r\n\r\nbad \xC3\x28\r\n\r\nmore\n");
+  refuse(ExitCode::data, "a.txt: not valid UTF-8 at byte 14");
+}
+
+// The documents and where each begins, of a reader that reads chunk_bytes at once.
+std::vector<std::pair<std::string, int64_t>> documents_and_places(ReaderOptions reader_options, size_t chunk_bytes) {
+  reader_options.chunk_bytes = chunk_bytes;
+  DocumentReader reader(reader_options, {});
+  std::vector<std::pair<std::string, int64_t>> all;
+  TextChunk chunk;
+  bool inside = false;
+  while (reader.next(chunk)) {
+    for (const TextPiece& piece : chunk.pieces) {
+      if (!inside) all.push_back({{}, piece.at});
+      all.back().first.append(chunk.text, piece.begin, piece.size);
+      inside = !piece.ends_document;
+    }
+  }
+  EXPECT_FALSE(inside);
+  return all;
+}
+
+TEST_F(Build, DocumentsDoNotDependOnTheSizeOfChunks) {
+  input("a.txt", "\r\none\r\n\r\n\n two \nlines\n\r\n\r\r\nthree, which is longer than the others\n\n\n");
+  const std::vector<std::pair<std::string, int64_t>> expected = {{"one\r\n", 2}, {" two \nlines\n", 10}, {"\r\r\nthree, which is longer than the others\n", 24}};
+  for (size_t chunk_bytes = 1; chunk_bytes < 99; ++chunk_bytes) {
+    for (const bool streaming : {false, true}) {
+      EXPECT_EQ(documents_and_places({options.inputs, TextFormat::text, DocumentSplit::blank_lines, streaming}, chunk_bytes), expected) << chunk_bytes << streaming;
+    }
+  }
 }
 
 TEST_F(Build, TokenizerWithoutEod) {
