@@ -29,7 +29,7 @@ install_clang() {
 # Programs are asked for by name, so that one from elsewhere counts too: "package:program".
 TOOLS="build-essential:make g++:g++ cmake:cmake ninja-build:ninja ccache:ccache python3:python3"
 LIBRARIES="nlohmann-json3-dev libfmt-dev libcxxopts-dev libopenblas-pthread-dev libxxhash-dev libgtest-dev
-  zlib1g-dev libzstd-dev libicu-dev libpcre2-dev libsimdjson-dev libsentencepiece-dev"
+  zlib1g-dev libzstd-dev libicu-dev libpcre2-dev libsimdjson-dev libsentencepiece-dev libboost-context-dev"
 
 missing_packages() {
   local entry package status

@@ -51,5 +51,6 @@ include(text_libraries)
 
 if(OCTET_TESTS)
   find_package(GTest 1.12 REQUIRED)
+  find_package(Boost 1.74 REQUIRED COMPONENTS context)  # fibers, for the kernels that run on the host (tests/simt)
   include(GoogleTest)
 endif()

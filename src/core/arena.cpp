@@ -6,8 +6,16 @@
 
 namespace octet {
 namespace {
-constexpr size_t alignment_bytes = 64;  // one cache line, and the widest vector a kernel may use
+constexpr size_t alignment_bytes = 256;  // what cudaMalloc gives and cuBLASLt assumes of its operands; on the host more than the widest vector
 size_t align_up(size_t n) { return (n + alignment_bytes - 1) / alignment_bytes * alignment_bytes; }
+
+void* allocate_host(void*, size_t bytes) {
+  void* memory = std::aligned_alloc(alignment_bytes, bytes);
+  if (!memory) throw Error(ExitCode::device, fmt::format("cannot allocate {} bytes of memory", bytes), "memory plan", "use a smaller model, micro-batch or sequence");
+  return memory;
+}
+void release_host(void*, void* memory) { std::free(memory); }
+void fill_host(void*, void* memory, int byte, size_t bytes) { std::memset(memory, byte, bytes); }
 }  // namespace
 
 std::string to_string(const Shape& s) {
@@ -16,13 +24,15 @@ std::string to_string(const Shape& s) {
   return out + "]";
 }
 
-void Arena::Free::operator()(std::byte* p) const { std::free(p); }
+const MemorySource& Arena::host_memory() {
+  static constexpr MemorySource host{nullptr, allocate_host, release_host, fill_host};
+  return host;
+}
 
-Arena::Arena(size_t capacity, bool poison) : capacity_(align_up(std::max<size_t>(capacity, 1))), poison_(poison) {
-  storage_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment_bytes, capacity_)));
-  if (!storage_) throw Error(ExitCode::device, fmt::format("cannot allocate {} bytes of memory", capacity_), "memory plan", "use a smaller model, micro-batch or sequence");
+Arena::Arena(size_t capacity, const MemorySource& source, bool poison) : capacity_(align_up(std::max<size_t>(capacity, 1))), poison_(poison) {
+  storage_ = {static_cast<std::byte*>(source.allocate(source.user, capacity_)), Free{source}};
   base_ = storage_.get();
-  if (poison_) std::memset(base_, 0xFF, capacity_);
+  if (poison_) source.fill(source.user, base_, 0xFF, capacity_);
 }
 
 void* Arena::take(size_t bytes) {
@@ -41,7 +51,10 @@ Tensor Arena::alloc(Dtype dtype, Shape shape) {
 }
 
 void Arena::release(size_t mark) {
-  if (poison_ && used_ > mark) std::memset(base_ + mark, 0xFF, used_ - mark);
+  if (poison_ && used_ > mark) {
+    const MemorySource& source = storage_.get_deleter().source;
+    source.fill(source.user, base_ + mark, 0xFF, used_ - mark);
+  }
   used_ = mark;
 }
 

@@ -1,4 +1,4 @@
-// Arena: one block of memory handed out front to back, 64-byte aligned. Sized by a dry run over a counting arena, so that
+// Arena: one block of memory handed out front to back, 256-byte aligned. Sized by a dry run over a counting arena, so that
 // no allocation happens in the step and `--dry-run` prints the same figures as the run.
 //
 // Lifetime: tensors from an arena live until reset() or until the Scope that surrounded their allocation ends.
@@ -12,13 +12,24 @@
 
 namespace octet {
 
+// Where an arena's memory comes from: the host's by default, a device's for the CUDA backend (cuda/device.h). Plain functions, so that core knows no CUDA.
+struct MemorySource {
+  void* user = nullptr;
+  void* (*allocate)(void* user, size_t bytes) = nullptr;           // throws Error(device) when there is not enough
+  void (*release)(void* user, void* memory) = nullptr;
+  void (*fill)(void* user, void* memory, int byte, size_t bytes) = nullptr;   // in the order of the operators' work
+};
+
 class Arena {
  public:
   // A counting arena: hands out null tensors and remembers the high-water mark in bytes.
   Arena() = default;
   // An arena of `capacity` bytes. With poison, memory is filled with NaN patterns (0xFF) first and after each Scope,
   // so that a read of stale memory shows.
-  explicit Arena(size_t capacity, bool poison = false);
+  explicit Arena(size_t capacity, bool poison = false) : Arena(capacity, host_memory(), poison) {}
+  // `source` is copied; its user must outlive the arena.
+  Arena(size_t capacity, const MemorySource& source, bool poison);
+  static const MemorySource& host_memory();
 
   Tensor alloc(Dtype dtype, Shape shape);
   template <class T>
@@ -49,7 +60,8 @@ class Arena {
   void release(size_t mark);
 
   struct Free {
-    void operator()(std::byte* p) const;
+    MemorySource source;
+    void operator()(std::byte* p) const { source.release(source.user, p); }
   };
   std::unique_ptr<std::byte, Free> storage_;
   std::byte* base_ = nullptr;

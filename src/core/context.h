@@ -9,7 +9,11 @@ namespace octet {
 
 class Tracer;
 
-enum class Device : uint8_t { cpu };
+namespace cuda {
+class Device;   // cuda/device.h
+}
+
+enum class DeviceKind : uint8_t { cpu, cuda };
 
 // How the CPU backend multiplies matrices.
 enum class GemmMath : uint8_t {
@@ -20,9 +24,13 @@ enum class GemmMath : uint8_t {
 
 class Ctx {
  public:
-  Ctx(Device device, ThreadPool& pool, Arena& scratch, GemmMath math) : device_(device), math_(math), pool_(&pool), scratch_(&scratch) {}
+  // On the CPU.
+  Ctx(ThreadPool& pool, Arena& scratch, GemmMath math) : math_(math), pool_(&pool), scratch_(&scratch) {}
+  // On a GPU; scratch is device memory. The pool serves what stays on the host.
+  Ctx(cuda::Device& device, ThreadPool& pool, Arena& scratch) : cuda_(&device), pool_(&pool), scratch_(&scratch) {}
 
-  Device device() const { return device_; }
+  DeviceKind device() const { return cuda_ ? DeviceKind::cuda : DeviceKind::cpu; }
+  cuda::Device& cuda() { return *cuda_; }
   GemmMath gemm_math() const { return math_; }
   ThreadPool& pool() { return *pool_; }
   Arena& scratch() { return *scratch_; }
@@ -35,8 +43,8 @@ class Ctx {
   Tracer* tracer = nullptr;
 
  private:
-  Device device_;
-  GemmMath math_;
+  cuda::Device* cuda_ = nullptr;
+  GemmMath math_ = GemmMath::blas;
   ThreadPool* pool_;
   Arena* scratch_;
 };

@@ -6,6 +6,7 @@
 
 #include "core/tensor.h"
 #include "cpu/convert.h"
+#include "numerics/exp.h"
 
 namespace octet::cpu {
 
@@ -49,25 +50,6 @@ inline float lane_max(const float* x, int64_t n, float lowest) {
   for (int l = 0; l < lanes; ++l) m = acc[l] > m ? acc[l] : m;
   for (; i < n; ++i) m = x[i] > m ? x[i] : m;
   return m;
-}
-
-// exp(x), relative error below 2e-7 on [-87, 88]; smaller x give 0, larger ones are clamped to 88.
-// Range reduction by ln 2 in two parts and a degree-6 polynomial (Cephes expf coefficients); branch-free, so loops over it vectorise.
-inline float fast_exp(float x) {
-  const float clamped = x > 88.0f ? 88.0f : x;
-  const float n = __builtin_rintf(clamped * 1.44269504088896341f);
-  float r = __builtin_fmaf(n, -0.693359375f, clamped);
-  r = __builtin_fmaf(n, 2.12194440e-4f, r);
-  float p = 1.9875691500e-4f;
-  p = __builtin_fmaf(p, r, 1.3981999507e-3f);
-  p = __builtin_fmaf(p, r, 8.3334519073e-3f);
-  p = __builtin_fmaf(p, r, 4.1665795894e-2f);
-  p = __builtin_fmaf(p, r, 1.6666665459e-1f);
-  p = __builtin_fmaf(p, r, 5.0000001201e-1f);
-  p = __builtin_fmaf(p, r * r, r) + 1.0f;
-  const float bounded = n > -126.0f ? n : -126.0f;  // NaN goes to -126: it is in p already, and has no integer
-  const float scale = float_from_bits(static_cast<uint32_t>(static_cast<int32_t>(bounded) + 127) << 23);
-  return x < -87.0f ? 0.0f : p * scale;
 }
 
 // Row r of m as floats: the row itself for f32, else widened into tmp [m.cols].

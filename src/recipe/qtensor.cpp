@@ -10,19 +10,40 @@ Operand Operand::slice_rows(int64_t begin, int64_t count) const {
   o.data.rows = count;
   if (quantized() && block_rows != 0) {
     OCTET_CHECK(begin % block_rows == 0, "slice at row {} splits a block of {} rows", begin, block_rows);
-    o.scale_inv = scale_inv.slice_rows(begin / block_rows, block_count(count, block_rows));
+    OCTET_CHECK(scale_col_stride == 1, "scales that lie by columns are not sliced by rows");
+    const int64_t first = begin / block_rows;
+    if (scale_inv.data) o.scale_inv.data = scale_inv.as<float>() + first * scale_row_stride;
+    o.scale_inv.shape = {block_count(count, block_rows), scale_inv.cols()};
   }
   return o;
 }
 
-Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column) {
+Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column, ImageLayout layout) {
   Operand o;
-  o.transposed = column;
-  // A spec names the block of the contraction-last layout; the stored matrix of a column image is the other way round.
-  o.block_rows = column ? spec.block_cols : spec.block_rows;
-  o.block_cols = column ? spec.block_rows : spec.block_cols;
-  o.data = arena.alloc(spec.format, {rows, cols});
-  if (spec.quantized()) o.scale_inv = arena.alloc(Dtype::f32, {block_count(rows, o.block_rows), block_count(cols, o.block_cols)});
+  const bool flipped = column && layout == ImageLayout::source;
+  o.transposed = flipped;
+  // A spec names the block of the contraction-last layout; where the stored matrix of a column image is the other way round, so is its block.
+  o.block_rows = flipped ? spec.block_cols : spec.block_rows;
+  o.block_cols = flipped ? spec.block_rows : spec.block_cols;
+  const bool stored_transposed = column && !flipped;
+  const Shape stored = stored_transposed ? Shape{cols, rows} : Shape{rows, cols};
+  o.data = arena.alloc(spec.format, stored);
+  if (!spec.quantized()) return o;
+  const Shape grid{block_count(stored[0], o.block_rows), block_count(stored[1], o.block_cols)};
+  o.scale_row_stride = grid[1];
+  o.scale_col_stride = 1;
+  Shape memory = grid;
+  if (layout == ImageLayout::gemm && o.block_cols != 0) {
+    if (o.block_rows == 1) {
+      o.scale_row_stride = 1;
+      o.scale_col_stride = grid[0];
+    } else if (o.block_rows > 1) {
+      o.scale_row_stride = (grid[1] + 3) / 4 * 4;
+      memory = {grid[0], o.scale_row_stride};
+    }
+  }
+  o.scale_inv = arena.alloc(Dtype::f32, memory);
+  o.scale_inv.shape = grid;
   return o;
 }
 

@@ -5,11 +5,17 @@
 
 namespace octet {
 
-// An operand as it lies in memory. Logically a matrix [rows, k] with the contraction last. The CPU keeps a column image in the
-// layout of its source ([k, rows], transposed = true): its BLAS reads both, and only the scales differ.
+// How images lie in memory.
+enum class ImageLayout : uint8_t {
+  source,  // CPU: a column image keeps the layout of its source ([k, rows], transposed = true): its BLAS reads both, and only the scales differ
+  gemm,    // CUDA: every image is stored [rows, k], since FP8 products on Hopper want the contraction contiguous in both operands, with scales as cuBLASLt reads them
+};
+
+// An operand as it lies in memory. Logically a matrix [rows, k] with the contraction last.
 struct Operand {
   MatrixView data;             // stored matrix: codes of a format, or bf16 / f32 values
   Tensor scale_inv;            // f32 dequantization multipliers, one a block of the stored matrix; empty when unquantized
+  int64_t scale_row_stride = 0, scale_col_stride = 0;  // floats between the scales of neighbouring block rows and block columns
   bool transposed = false;     // stored as [k, rows]
   int64_t block_rows = 0, block_cols = 0;  // block of the stored matrix; 0: whole extent
 
@@ -38,6 +44,8 @@ struct Operand {
 inline int64_t block_count(int64_t n, int64_t block) { return block == 0 ? 1 : (n + block - 1) / block; }
 
 // Memory for the image of a [rows, cols] matrix. column: the image for GEMMs that contract over the rows. Null tensors when counting.
-Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column);
+// Layout gemm: scales of 1xN blocks lie [k / N][rows], those of NxM blocks [rows / N][k / M rounded up to 4] (cuBLASLt's VEC128 and BLK128x128,
+// reference CEILINGS), others row by row.
+Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column, ImageLayout layout = ImageLayout::source);
 
 }  // namespace octet

@@ -79,7 +79,7 @@ void Engine::allocate(bool poison) {
 }
 
 Ctx Engine::context(Arena& scratch, int64_t step) {
-  Ctx ctx(Device::cpu, pool_, scratch, math_);
+  Ctx ctx(pool_, scratch, math_);
   ctx.seed = config_.run.seed;
   ctx.step = static_cast<uint64_t>(step);
   ctx.tracer = tracer_;

@@ -22,13 +22,13 @@ bool poisoned(const void* p, size_t bytes) {
 TEST(arena, allocations_are_aligned_and_apart) {
   Arena arena(4096);
   const char* end = nullptr;
-  for (int64_t n : {1, 63, 64, 65, 7}) {
+  for (int64_t n : {1, 255, 256, 257, 7}) {
     const Tensor t = arena.alloc(Dtype::u8, {n});
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data) % 64, 0u) << n;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data) % 256, 0u) << n;
     EXPECT_GE(static_cast<const char*>(t.data), end);
     end = static_cast<const char*>(t.data) + n;
   }
-  EXPECT_EQ(arena.used_bytes(), 64u * 6);
+  EXPECT_EQ(arena.used_bytes(), 256u * 6);
 }
 
 // The same requests on both arenas: what a dry run must predict.
@@ -39,7 +39,7 @@ void request(Arena& arena) {
     arena.alloc(Dtype::bf16, {100});
     {
       Arena::Scope inner(arena);
-      arena.alloc_array<double>(33);
+      arena.alloc_array<double>(97);
     }
     arena.alloc_array<int64_t>(2);
   }
@@ -54,14 +54,14 @@ TEST(arena, counting_predicts_the_high_water_mark) {
   EXPECT_FALSE(real.counting());
   EXPECT_NO_THROW(request(real));
   EXPECT_EQ(real.high_water_bytes(), counted.high_water_bytes());
-  EXPECT_EQ(real.high_water_bytes(), 64u + 256 + 320);
-  EXPECT_EQ(real.used_bytes(), 128u);
+  EXPECT_EQ(real.high_water_bytes(), 256u + 256 + 1024);
+  EXPECT_EQ(real.used_bytes(), 512u);
   EXPECT_EQ(counted.alloc(Dtype::f32, {4}).data, nullptr);
 }
 
 TEST(arena, a_scope_releases_what_was_taken_in_it) {
-  Arena arena(1024);
-  const Tensor kept = arena.alloc(Dtype::f32, {16});
+  Arena arena(2048);
+  const Tensor kept = arena.alloc(Dtype::f32, {64});
   void* first = nullptr;
   for (int round = 0; round < 3; ++round) {
     Arena::Scope scope(arena);
@@ -73,23 +73,23 @@ TEST(arena, a_scope_releases_what_was_taken_in_it) {
 }
 
 TEST(arena, exhaustion_is_an_internal_error_that_leaves_it_usable) {
-  Arena arena(256, true);
-  const Tensor kept = arena.alloc(Dtype::u8, {64});
-  std::memset(kept.data, 1, 64);
+  Arena arena(1024, true);
+  const Tensor kept = arena.alloc(Dtype::u8, {256});
+  std::memset(kept.data, 1, 256);
   try {
     Arena::Scope scope(arena);
-    arena.alloc(Dtype::u8, {128});
-    arena.alloc(Dtype::u8, {65});
-    FAIL() << "257 bytes fitted into 256";
+    arena.alloc(Dtype::u8, {512});
+    arena.alloc(Dtype::u8, {257});
+    FAIL() << "1025 bytes fitted into 1024";
   } catch (const Error& e) {
     EXPECT_EQ(e.code, ExitCode::internal);
     EXPECT_EQ(static_cast<int>(e.code), 70);
-    EXPECT_NE(std::string(e.what()).find("arena of 256 bytes exhausted by a request for 65"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("arena of 1024 bytes exhausted by a request for 257"), std::string::npos) << e.what();
   }
-  EXPECT_EQ(arena.used_bytes(), 64u);
-  EXPECT_EQ(arena.high_water_bytes(), 192u);
-  EXPECT_NO_THROW(arena.alloc(Dtype::u8, {192}));
-  EXPECT_EQ(static_cast<const unsigned char*>(kept.data)[63], 1);
+  EXPECT_EQ(arena.used_bytes(), 256u);
+  EXPECT_EQ(arena.high_water_bytes(), 768u);
+  EXPECT_NO_THROW(arena.alloc(Dtype::u8, {768}));
+  EXPECT_EQ(static_cast<const unsigned char*>(kept.data)[255], 1);
 }
 
 TEST(arena, poison_covers_fresh_and_released_memory) {

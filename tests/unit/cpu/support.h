@@ -89,12 +89,12 @@ inline void run_planned(int threads, GemmMath math, const Op& op, Outputs& out) 
   Arena counted;
   {
     const Outputs before = out;
-    Ctx plan(Device::cpu, pool, counted, math);
+    Ctx plan(pool, counted, math);
     op(plan, out);
     for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i].bytes(), before[i].bytes()) << "the dry run wrote output " << i;
   }
   Arena scratch(counted.high_water_bytes(), true);
-  Ctx ctx(Device::cpu, pool, scratch, math);
+  Ctx ctx(pool, scratch, math);
   op(ctx, out);
   EXPECT_EQ(scratch.high_water_bytes(), counted.high_water_bytes()) << "the dry run counted other scratch memory";
   EXPECT_EQ(scratch.used_bytes(), 0u);
@@ -174,7 +174,7 @@ inline double weighted_sum(const Buffer& values, const Buffer& weights) {
 class Machine {
  public:
   explicit Machine(GemmMath math = GemmMath::fixed, int threads = 1, size_t scratch_bytes = size_t{2} << 20)
-      : pool_(threads), scratch_(scratch_bytes, true), ctx(Device::cpu, pool_, scratch_, math) {}
+      : pool_(threads), scratch_(scratch_bytes, true), ctx(pool_, scratch_, math) {}
 
  private:
   ThreadPool pool_;

@@ -35,7 +35,7 @@ class Adamw : public ::testing::Test {
 
   Arena memory{1 << 20}, scratch{1 << 16};
   ThreadPool pool{2};
-  Ctx ctx{Device::cpu, pool, scratch, GemmMath::fixed};
+  Ctx ctx{pool, scratch, GemmMath::fixed};
   Params params;
 };
 

@@ -36,7 +36,7 @@ ImageHealth measure(std::vector<float>& x, const Shape& shape, const QuantSpec& 
   ThreadPool pool(threads);
   ImageHealth health;
   const auto quantize = [&](Arena& scratch, Arena& images) {
-    Ctx ctx(Device::cpu, pool, scratch, GemmMath::fixed);
+    Ctx ctx(pool, scratch, GemmMath::fixed);
     QuantizedOut out;
     (column ? out.col_spec : out.row_spec) = spec;
     (column ? out.col : out.row) = alloc_image(images, spec, shape[0], shape[1], column);

@@ -1,0 +1,39 @@
+// The CUDA backend. Contracts are in ops/*.h; arguments were checked by ops/dispatch.cpp. All work is asynchronous on the context's stream; scratch comes
+// from ctx.scratch(), counted while planning.
+#pragma once
+#include <span>
+
+#include "ops/gemm.h"
+#include "ops/norm.h"
+#include "ops/optimizer.h"
+#include "ops/quantize.h"
+#include "ops/rope.h"
+
+namespace octet::cuda {
+
+void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out);
+void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
+void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tensor& gamma, float eps, const RmsNormOut& out);
+void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor& gamma, const Tensor& rstd, const Tensor& d_residual, const Tensor& dx,
+                      const Tensor& dgamma);
+void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const QuantizedOut& images);
+void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up);
+void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out);
+void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g,
+                           const QkNorm& norm, const Tensor& d_qkv);
+void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse);
+void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,
+                        const HeadGeometry& g, const Tensor& d_qkv);
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out);
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table);
+void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
+                   const Tensor& z);
+double sum(Ctx& ctx, const Tensor& x);
+double sum_squares(Ctx& ctx, const Tensor& x);
+void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
+void zero(Ctx& ctx, const Tensor& x);
+void copy(Ctx& ctx, const Tensor& from, const Tensor& to);
+void adamw(Ctx& ctx, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& working, const AdamwStep& step);
+void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working);
+
+}  // namespace octet::cuda

@@ -1,0 +1,59 @@
+// A CUDA device as the operators use it: one stream, device memory for arenas, copies. Construction takes the device; nothing else in src/ but src/cuda
+// and the places that choose a device include this header.
+//
+// Errors: Error(device) with the runtime's words; a kernel's own failure surfaces at the next synchronize() or copy to the host.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "core/arena.h"
+
+struct CUstream_st;
+
+namespace octet::cuda {
+
+class GemmPlans;   // cuda/gemm/plans.h
+
+struct DeviceInfo {
+  int index = 0;
+  std::string name, uuid;
+  int major = 0, minor = 0;           // compute capability
+  int multiprocessors = 0;
+  size_t memory_bytes = 0;
+};
+
+class Device {
+ public:
+  explicit Device(int index);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const DeviceInfo& info() const { return info_; }
+  CUstream_st* stream() const { return stream_; }
+  // Device memory, filled in stream order. The device must outlive the arenas made of it.
+  MemorySource memory();
+  size_t free_bytes() const;
+
+  // In stream order; the copy to the host waits for all work before it.
+  void copy_in(void* to, const void* from, size_t bytes);
+  void copy_out(void* to, const void* from, size_t bytes);
+  void copy_inside(void* to, const void* from, size_t bytes);
+  void synchronize();
+
+  GemmPlans& gemm_plans();
+
+ private:
+  DeviceInfo info_;
+  CUstream_st* stream_ = nullptr;
+  struct Release {
+    void operator()(GemmPlans* p) const;
+  };
+  std::unique_ptr<GemmPlans, Release> gemm_plans_;
+};
+
+// Devices that the runtime sees; 0 when there is no driver.
+int device_count();
+
+}  // namespace octet::cuda

@@ -1,0 +1,92 @@
+// Quantization kernels and the producers fused into them. Plain structs and pointers to device memory; cuda/quantize.cpp fills them from the
+// operators' arguments, ops/quantize.h has the formulas. Every launch is asynchronous on `stream`.
+//
+// A matrix that is quantized is never read from memory as such when its producer is at hand: a Source computes its elements, rounded to the compute
+// format, from what the producer reads. Two families of kernels serve all sources and recipes, with the same bits:
+//   tile      one block of 128 x 128 elements a CTA, values in registers, both images, scales, amax and non-finite count in one pass. Scales are
+//             made in the tile (1x128 and 128x128 blocks) or were made before (one a tensor, a row, a column)
+//   general   any block shape, format and scale rule, statistics, stochastic rounding: maxima of blocks, scales, then codes
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "recipe/health.h"
+
+namespace octet::cuda {
+
+enum class SourceKind : uint8_t { plain, norm, swiglu };
+
+// What the elements of the [rows, cols] matrix are computed from; bf16 or f32 (wide).
+struct SourceParams {
+  SourceKind kind = SourceKind::plain;
+  bool wide = false;
+  const void* x = nullptr;        // plain: the matrix; norm: s; swiglu: gate_up, [rows, 2 cols], gate first
+  int64_t ld = 0;                 // elements between rows of x
+  const void* gamma = nullptr;    // norm: [cols]
+  const float* rstd = nullptr;    // norm: [rows]
+  void* value = nullptr;          // where the rounded matrix itself is written to (dense), or null
+  int64_t rows = 0, cols = 0;
+};
+
+enum class ScaleRule : uint8_t { fp32, e8m0, two_level };
+
+struct ScaleParams {
+  ScaleRule rule = ScaleRule::fp32;
+  Dtype format = Dtype::e4m3;
+  bool pow2 = false, fp64_divide = false;
+  float epsilon = 0, overflow_scale = 0;
+  const float* stored = nullptr;  // delayed and static scaling: the multiplier itself
+};
+
+// One image, stored [rows, cols] of the source or, transposed, [cols, rows].
+struct ImageParams {
+  uint8_t* codes = nullptr;       // null: not wanted
+  bool transposed = false;
+  float* scale_inv = nullptr;
+  int64_t scale_row_stride = 0, scale_col_stride = 0;   // of the stored matrix' blocks
+  int64_t block_rows = 0, block_cols = 0;               // of the stored matrix; 0: whole extent
+  ScaleParams scale;
+  bool stochastic = false, hadamard = false;
+};
+
+struct StatisticsParams {
+  float* amax = nullptr;             // running maximum, +Inf when an element was not finite
+  int64_t* nonfinite = nullptr;      // running count
+  ImageHealth* row_health = nullptr;
+  ImageHealth* col_health = nullptr;
+};
+
+struct RandomParams {
+  uint64_t seed = 0, step = 0, site_hash = 0;
+  int64_t first_row = 0;
+};
+
+// What the general family needs beside its operands, for one image of a matrix.
+struct QuantizeScratch {
+  unsigned* block_amax;      // [block rows x block cols] bits of floats
+  float* multiplier;         // the same shape
+  float* tensor_amax;        // [1]
+  float* transformed;        // [rows x cols], with hadamard only
+  ImageHealth* health;       // [health_tiles], with statistics only
+};
+int64_t health_tiles(int64_t rows, int64_t cols);
+
+// Whether the tile family serves these images of this source.
+bool tile_serves(const SourceParams& source, const ImageParams& row, const ImageParams& col, const StatisticsParams& statistics);
+// `scratch`: floats, tile_scratch_floats() of them: maxima and multipliers of scales that are made before the tiles.
+int64_t tile_scratch_floats(const SourceParams& source, const ImageParams& row, const ImageParams& col);
+void launch_quantize_tiles(cudaStream_t stream, const SourceParams& source, const ImageParams& row, const ImageParams& col, const StatisticsParams& statistics, float* scratch);
+
+// One image. count_nonfinite: of two images of one matrix only one counts.
+void launch_quantize_general(cudaStream_t stream, const SourceParams& source, const ImageParams& image, const StatisticsParams& statistics, bool count_nonfinite,
+                             const RandomParams& random, const QuantizeScratch& scratch);
+
+// The source's rounded values alone.
+void launch_source_values(cudaStream_t stream, const SourceParams& source);
+
+// out[r, c] = round(decode(code) * scale_inv), stored as the image is: operands of emulated products. out: bf16, dense.
+void launch_dequantize(cudaStream_t stream, const ImageParams& image, int64_t stored_rows, int64_t stored_cols, uint16_t* out);
+
+}  // namespace octet::cuda

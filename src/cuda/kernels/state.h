@@ -1,0 +1,22 @@
+// Kernels over parameters and scalars: AdamW, sums in a fixed order, column sums, copies. Pointers are device memory.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "numerics/adamw.h"
+
+namespace octet::cuda {
+
+// All [n] floats; working: bf16 or null.
+void launch_adamw(cudaStream_t stream, float* master, float* m, float* v, const float* grad, uint16_t* working, int64_t n, const AdamwStep& step);
+void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n);
+
+// *out += sum of x, or of its squares: tiles of fixed size in double, then the tiles in order. partial: [sum_tiles(n)] doubles of scratch.
+int64_t sum_tiles(int64_t n);
+void launch_sum(cudaStream_t stream, const float* x, int64_t n, bool squares, double* partial, double* out);
+
+// sums[c] += sum of column c, rows in order. x: [rows, cols], rows `ld` elements apart.
+void launch_column_sums(cudaStream_t stream, bool wide, const void* x, int64_t ld, int64_t rows, int64_t cols, float* sums);
+
+}  // namespace octet::cuda

@@ -1,0 +1,152 @@
+// Operators over rows and elements: from their arguments to the kernels of kernels/rows.h and kernels/state.h.
+#include "cuda/kernels/rows.h"
+
+#include "cuda/cuda_ops.h"
+#include "cuda/device.h"
+#include "cuda/kernels/state.h"
+#include "cuda/quantize.h"
+#include "ops/attention.h"
+#include "ops/embedding.h"
+#include "ops/loss.h"
+#include "ops/reduce.h"
+
+namespace octet::cuda {
+namespace {
+
+bool wide(const Tensor& t) { return t.dtype == Dtype::f32; }
+CUstream_st* stream(Ctx& ctx) { return ctx.cuda().stream(); }
+uint16_t* words(const Tensor& t) { return static_cast<uint16_t*>(t.data); }
+
+Rope rope_params(const Tensor& in, const Tensor& out, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm) {
+  Rope p{};
+  p.wide = wide(in);
+  p.in = in.data;
+  p.out = out.data;
+  p.positions = positions.as<int32_t>();
+  p.cos_sin = cos_sin.as<float>();
+  p.rows = in.rows();
+  p.heads = static_cast<int>(g.heads);
+  p.kv_heads = static_cast<int>(g.kv_heads);
+  p.head_dim = static_cast<int>(g.head_dim);
+  p.rotary_dim = static_cast<int>(g.rotary_dim);
+  p.eps = g.norm_eps;
+  if (norm.gamma_q.shape.rank() != 0) {
+    p.gamma_q = norm.gamma_q.data;
+    p.gamma_k = norm.gamma_k.data;
+    p.rstd = norm.rstd.as<float>();
+  }
+  return p;
+}
+
+}  // namespace
+
+void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tensor& gamma, float eps, const RmsNormOut& out) {
+  Arena::Scope scope(ctx.scratch());
+  const bool wants_images = out.images.row.data.rows || out.images.col.data.rows;
+  // The images read the norm through its statistics: rstd needs a place even when the caller does not keep it.
+  const Tensor rstd = out.rstd.shape.rank() ? out.rstd : ctx.scratch().alloc(Dtype::f32, {x.rows()});
+  const Tensor& s = delta.shape.rank() ? out.sum : x;
+  if (!ctx.planning() && x.elements() != 0) {
+    NormForward p{};
+    p.wide = wide(x);
+    p.x = x.data;
+    p.delta = delta.data;
+    p.gamma = gamma.data;
+    p.sum = out.sum.data;
+    p.y = wants_images ? nullptr : out.y.data;
+    p.rstd = rstd.as<float>();
+    p.eps = eps;
+    p.rows = x.rows();
+    p.cols = x.cols();
+    launch_norm_forward(stream(ctx), p);
+  }
+  if (!wants_images) return;
+  SourceParams source = plain_source(s);
+  source.kind = SourceKind::norm;
+  source.gamma = gamma.data;
+  source.rstd = rstd.as<float>();
+  source.value = out.y.data;
+  quantize_source(ctx, source, out.images);
+}
+
+void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor& gamma, const Tensor& rstd, const Tensor& d_residual, const Tensor& dx,
+                      const Tensor& dgamma) {
+  Arena::Scope scope(ctx.scratch());
+  float* partial = ctx.scratch().alloc_array<float>(norm_backward_tiles(s.rows()) * s.cols());
+  if (ctx.planning() || s.elements() == 0) return;
+  launch_norm_backward(stream(ctx), {wide(s), dy.data, s.data, gamma.data, d_residual.data, rstd.as<float>(), dx.data, dgamma.as<float>(), partial, s.rows(), s.cols()});
+}
+
+void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up) {
+  if (ctx.planning() || dy.elements() == 0) return;
+  launch_swiglu_backward(stream(ctx), wide(gate_up), dy.data, gate_up.data, d_gate_up.data, dy.rows(), dy.cols());
+}
+
+void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out) {
+  if (ctx.planning() || qkv.elements() == 0) return;
+  launch_rope_forward(stream(ctx), rope_params(qkv, out, positions, cos_sin, g, norm));
+}
+
+void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm,
+                           const Tensor& d_qkv) {
+  Arena::Scope scope(ctx.scratch());
+  const bool normed = norm.gamma_q.shape.rank() != 0;
+  float* partial = ctx.scratch().alloc_array<float>(normed ? rope_backward_tiles(d_out.rows()) * 2 * g.head_dim : 0);
+  if (ctx.planning() || d_out.elements() == 0) return;
+  Rope p = rope_params(d_out, d_qkv, positions, cos_sin, g, norm);
+  p.source = qkv.data;
+  p.partial = partial;
+  if (normed) {
+    p.dgamma_q = norm.dgamma_q.as<float>();
+    p.dgamma_k = norm.dgamma_k.as<float>();
+  }
+  launch_rope_backward(stream(ctx), p);
+}
+
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out) {
+  if (ctx.planning() || out.elements() == 0) return;
+  OCTET_CHECK(table.dtype == out.dtype, "embedding: table {}, out {}", name(table.dtype), name(out.dtype));
+  launch_embedding(stream(ctx), table.data, tokens.as<int32_t>(), out.data, tokens.elements(), table.cols() * static_cast<int64_t>(size_bytes(table.dtype)));
+}
+
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table) {
+  Arena::Scope scope(ctx.scratch());
+  int32_t* chains = ctx.scratch().alloc_array<int32_t>(2 * tokens.elements());
+  if (ctx.planning() || d_out.elements() == 0) return;
+  launch_embedding_backward(stream(ctx), wide(d_out), d_out.data, tokens.as<int32_t>(), d_table.as<float>(), tokens.elements(), d_table.cols(), chains);
+}
+
+void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
+                   const Tensor& z) {
+  if (ctx.planning() || logits.elements() == 0) return;
+  launch_cross_entropy(stream(ctx), {wide(logits), logits.data, labels.as<int32_t>(), loss.as<float>(), z.as<float>(), logits.rows(), logits.cols(), vocab, z_coefficient, grad_scale,
+                                     backward});
+}
+
+void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias) {
+  if (ctx.planning() || dy.elements() == 0) return;
+  launch_column_sums(stream(ctx), dy.dtype == Dtype::f32, dy.data, dy.ld, dy.rows, dy.cols, d_bias.as<float>());
+}
+
+void zero(Ctx& ctx, const Tensor& x) {
+  if (!ctx.planning() && x.bytes()) {
+    const MemorySource memory = ctx.cuda().memory();
+    memory.fill(memory.user, x.data, 0, x.bytes());
+  }
+}
+
+void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
+  if (!ctx.planning()) ctx.cuda().copy_inside(to.data, from.data, from.bytes());
+}
+
+void adamw(Ctx& ctx, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& working, const AdamwStep& step) {
+  if (ctx.planning() || master.elements() == 0) return;
+  launch_adamw(stream(ctx), master.as<float>(), m.as<float>(), v.as<float>(), grad.as<float>(), words(working), master.elements(), step);
+}
+
+void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working) {
+  if (ctx.planning() || master.elements() == 0) return;
+  launch_cast(stream(ctx), master.as<float>(), words(working), master.elements());
+}
+
+}  // namespace octet::cuda

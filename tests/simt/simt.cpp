@@ -1,0 +1,202 @@
+#include "simt.h"
+
+#include <array>
+#include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace simt {
+namespace {
+
+constexpr int warp_size = 32, most_words = 16;
+enum class State : uint8_t { ready, at_warp_barrier, at_block_barrier, done };
+
+struct Warp {
+  uint64_t value[2][warp_size];
+  uint32_t words[2][warp_size][most_words];
+};
+
+struct Fiber {
+  Thread thread;
+  State state = State::ready;
+  int index = 0, parity = 0;
+  Warp* warp = nullptr;
+  boost::context::fiber self, scheduler;
+};
+
+struct Machine {
+  Order order = Order::forward;
+  Fiber* current = nullptr;
+  std::vector<std::byte> shared;
+  std::byte* shared_base = nullptr;
+  std::exception_ptr failure;
+  int64_t launches = 0;
+};
+
+Machine& machine() {
+  thread_local Machine m;
+  return m;
+}
+
+void wait(State state) {
+  Fiber& f = *machine().current;
+  f.state = state;
+  f.scheduler = std::move(f.scheduler).resume();
+}
+
+class Block {
+ public:
+  Block(Index3 grid, Index3 at, Index3 dim, const std::function<void()>& body) : fibers_(static_cast<size_t>(dim.x) * dim.y * dim.z), warps_((fibers_.size() + warp_size - 1) / warp_size) {
+    for (size_t i = 0; i < fibers_.size(); ++i) {
+      Fiber& f = fibers_[i];
+      const auto n = static_cast<unsigned>(i);
+      f.thread = {{n % dim.x, n / dim.x % dim.y, n / dim.x / dim.y}, at, dim, grid};
+      f.index = static_cast<int>(i);
+      f.warp = &warps_[i / warp_size];
+      f.self = boost::context::fiber(std::allocator_arg, stacks(), [&f, &body](boost::context::fiber&& scheduler) {
+        f.scheduler = std::move(scheduler);
+        try {
+          body();
+        } catch (...) {
+          machine().failure = std::current_exception();
+        }
+        f.state = State::done;
+        return std::move(f.scheduler);
+      });
+    }
+  }
+
+  void run(unsigned number) {
+    while (true) {
+      const bool ran = run_ready(number);
+      if (machine().failure) std::rethrow_exception(std::exchange(machine().failure, nullptr));
+      const bool released = release_warps() || release_block();
+      if (released) continue;
+      if (!ran && !all(State::done)) throw std::runtime_error("simt: deadlock: the threads of a block wait at different barriers");
+      if (all(State::done)) return;
+    }
+  }
+
+ private:
+  static boost::context::pooled_fixedsize_stack& stacks() {
+    thread_local boost::context::pooled_fixedsize_stack pool(64 * 1024);
+    return pool;
+  }
+
+  bool run_ready(unsigned number) {
+    bool ran = false;
+    const size_t n = fibers_.size();
+    for (size_t i = 0; i < n; ++i) {
+      size_t at = i;
+      if (machine().order == Order::backward) at = n - 1 - i;
+      if (machine().order == Order::interleaved) at = (i * 37 + number * 11) % n;   // 37 shares no factor with a power of two; others are caught below
+      Fiber& f = fibers_[at];
+      if (f.state != State::ready) continue;
+      machine().current = &f;
+      f.self = std::move(f.self).resume();
+      ran = true;
+    }
+    if (ran) return true;
+    for (Fiber& f : fibers_) {   // an order that visits not all
+      if (f.state != State::ready) continue;
+      machine().current = &f;
+      f.self = std::move(f.self).resume();
+      return true;
+    }
+    return false;
+  }
+
+  bool release_warps() {
+    bool released = false;
+    for (size_t w = 0; w < warps_.size(); ++w) {
+      const size_t begin = w * warp_size, end = std::min(fibers_.size(), begin + warp_size);
+      bool waiting = false, complete = true;
+      for (size_t i = begin; i < end; ++i) {
+        waiting |= fibers_[i].state == State::at_warp_barrier;
+        complete &= fibers_[i].state == State::at_warp_barrier || fibers_[i].state == State::done;
+      }
+      if (!waiting || !complete) continue;
+      for (size_t i = begin; i < end; ++i) {
+        if (fibers_[i].state == State::at_warp_barrier) fibers_[i].state = State::ready;
+      }
+      released = true;
+    }
+    return released;
+  }
+
+  bool release_block() {
+    bool waiting = false;
+    for (const Fiber& f : fibers_) {
+      if (f.state == State::ready || f.state == State::at_warp_barrier) return false;
+      waiting |= f.state == State::at_block_barrier;
+    }
+    if (!waiting) return false;
+    for (Fiber& f : fibers_) {
+      if (f.state == State::at_block_barrier) f.state = State::ready;
+    }
+    return true;
+  }
+
+  bool all(State state) const {
+    for (const Fiber& f : fibers_) {
+      if (f.state != state) return false;
+    }
+    return true;
+  }
+
+  std::vector<Fiber> fibers_;
+  std::vector<Warp> warps_;
+};
+
+}  // namespace
+
+void set_order(Order order) { machine().order = order; }
+const Thread& thread() { return machine().current->thread; }
+std::byte* dynamic_shared_memory() { return machine().shared_base; }
+void block_barrier() { wait(State::at_block_barrier); }
+void warp_barrier() { wait(State::at_warp_barrier); }
+int lane() { return machine().current->index % warp_size; }
+int64_t launches() { return machine().launches; }
+
+uint64_t exchange(uint64_t value, int source) {
+  Fiber& f = *machine().current;
+  const int parity = f.parity;
+  f.parity ^= 1;
+  f.warp->value[parity][lane()] = value;
+  warp_barrier();
+  return f.warp->value[parity][source >= 0 && source < warp_size ? source : lane()];
+}
+
+const uint32_t* publish(const uint32_t* values, int words, int source) {
+  Fiber& f = *machine().current;
+  if (words > most_words) throw std::runtime_error("simt: too many words for one exchange");
+  if (source < 0) {   // gives its own values
+    memcpy(f.warp->words[f.parity][lane()], values, static_cast<size_t>(words) * 4);
+    warp_barrier();
+    f.parity ^= 1;
+    return nullptr;
+  }
+  return f.warp->words[f.parity ^ 1][source];
+}
+
+void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body) {
+  Machine& m = machine();
+  ++m.launches;
+  m.shared.resize(shared_bytes + 1024);
+  m.shared_base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(m.shared.data()) + 1023) / 1024 * 1024);
+  unsigned number = 0;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        memset(m.shared_base, 0xFF, shared_bytes);
+        Block(grid, {x, y, z}, block, body).run(number++);
+      }
+    }
+  }
+}
+
+}  // namespace simt

@@ -1,0 +1,46 @@
+// SIMT on the host: runs CUDA kernels of src/cuda as ordinary C++, one fiber a CUDA thread, so that their logic is tested where there is no GPU.
+//
+// The kernels are compiled unchanged by the host compiler against tests/simt/include, which stands before src/ on the include path: it has the
+// part of cuda_runtime.h that src/cuda uses, and src/cuda/ptx with each instruction written out in C++ (numerics/*.h, explicit fma).
+// A thread runs until it reaches a barrier; warp-wide operations are barriers of 32 threads. Blocks run one after the other.
+//
+// It finds: wrong indices and masks (under AddressSanitizer also accesses outside a buffer), missing barriers (threads are run in an order that
+// differs from block to block, see Order), reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
+// (reported as a deadlock). It does not find: races between blocks, weak memory ordering, wrong PTX. Those need the GPU (tests/parity).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace simt {
+
+struct Index3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// In which order the threads of a block run between barriers. Results must not depend on it.
+enum class Order { forward, backward, interleaved };
+void set_order(Order order);
+
+// The running thread.
+struct Thread {
+  Index3 thread_index, block_index, block_dim, grid_dim;
+};
+const Thread& thread();
+std::byte* dynamic_shared_memory();
+
+void block_barrier();
+// Waits for the live threads of the warp.
+void warp_barrier();
+// Every lane gives 8 bytes and gets those of lane `source` (of itself when source is out of range).
+uint64_t exchange(uint64_t value, int source);
+// The same for a whole array of words: gives the pointer to lane `source`'s copy of `words` values, valid until the warp's next exchange.
+const uint32_t* publish(const uint32_t* values, int words, int source);
+int lane();
+
+// Runs `body` once for each thread of the grid. Throws std::runtime_error on a deadlock.
+void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body);
+// Kernels launched since the start of the process.
+int64_t launches();
+
+}  // namespace simt
