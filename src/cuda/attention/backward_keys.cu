@@ -6,8 +6,6 @@
 //   S^T = K Q^T,  P^T = exp2(scale S^T log2(e) - lse),  dP^T = V dO^T,  dS^T = P^T (dP^T - delta),  dV += P^T dO,  dK += dS^T Q
 // CTAs of the first keys, which most queries see, are launched first. Above head_dim 128 dK and dV do not fit in registers together: two launches, 5
 // products instead of 4.
-#include <cmath>
-
 #include "cuda/attention/tile.cuh"
 #include "cuda/launch.h"
 
@@ -107,7 +105,7 @@ __device__ __forceinline__ void fill(float (&x)[M][2], float value) {
 }
 
 template <int D, bool Keys, bool Values>
-__global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_keys(AttentionBackward p, float scale) {
+__global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_keys(AttentionBackward p, Scale scale) {
   using P = Plan<D>;
   constexpr int M = P::m, N = P::query_tile / 8;
   constexpr int tile_elements = P::query_tile * tile_stride<D>;
@@ -116,7 +114,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_ke
   bf16* tiles = values + key_tile * tile_stride<D>;               // queries, d_out, queries, d_out
   float2* all_terms = reinterpret_cast<float2*>(tiles + 4 * tile_elements);
   const AttentionShape& s = p.shape;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * M;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = warp_index() * 16 * M;
   const int k0 = static_cast<int>(blockIdx.y) * key_tile, kv_head = static_cast<int>(blockIdx.x) % s.kv_heads;
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.kv_heads, 0, kv_head);
   const int32_t* document = documents_of(s, at.sample);
@@ -152,7 +150,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_ke
     Accumulator<M, N> probabilities;
     add_scores<D>(probabilities, own_keys, queries, lane);
     if (warp.needs_mask(q0, P::query_tile)) warp.mask(probabilities, q0, lane);
-    to_probabilities(probabilities, terms, scale * log2_e, lane);
+    to_probabilities(probabilities, terms, scale.log2, lane);
     Fragments<M, N / 2> operand;
     if constexpr (Keys) {
       Accumulator<M, N> gradients;
@@ -170,7 +168,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_ke
   bf16* to = static_cast<bf16*>(p.d_qkv) + (at.row0 + warp.first) * at.ld;
   float factor[M][2];
   if constexpr (Keys) {
-    fill(factor, scale);
+    fill(factor, scale.plain);
     store_rows<D>(to + at.key_column, at.ld, valid, d, own_keys, dk, factor, lane);
   }
   if constexpr (Values) {
@@ -185,7 +183,7 @@ void launch_pass(cudaStream_t stream, const AttentionBackward& p) {
   const auto kernel = backward_keys<D, Keys, Values>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of dK and dV");
   const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.kv_heads), blocks_for(p.shape.seq_len, key_tile));
-  launch("dK and dV of attention", stream, kernel, grid, P::threads, P::shared, p, 1.0f / std::sqrt(static_cast<float>(p.shape.head_dim)));
+  launch("dK and dV of attention", stream, kernel, grid, P::threads, P::shared, p, scale_of(p.shape));
 }
 
 }  // namespace

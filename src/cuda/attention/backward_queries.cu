@@ -2,8 +2,6 @@
 //
 // A CTA has 128 queries of one head and walks over the key tiles they see as the forward does:
 //   S = Q K^T,  P = exp2(scale S log2(e) - lse),  dP = dO V^T,  dS = P (dP - delta),  dQ += dS K
-#include <cmath>
-
 #include "cuda/attention/tile.cuh"
 #include "cuda/launch.h"
 
@@ -14,7 +12,7 @@ constexpr int query_tile = 128;
 
 template <int D>
 struct Plan {
-  static constexpr int m = D <= 128 ? 2 : 1, warps = query_tile / (16 * m), threads = 32 * warps, key_tile = D <= 64 ? 64 : 32;
+  static constexpr int m = D <= 128 ? 2 : 1, warps = query_tile / (16 * m), threads = 32 * warps, key_tile = D <= 32 ? 64 : 32;
   static constexpr size_t shared = tile_bytes<D>(2 * query_tile + 4 * key_tile);
 };
 
@@ -53,7 +51,7 @@ __device__ __forceinline__ void to_score_gradients(Accumulator<M, N>& dp, const 
 }
 
 template <int D>
-__global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_queries(AttentionBackward p, float scale) {
+__global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_queries(AttentionBackward p, Scale scale) {
   using P = Plan<D>;
   constexpr int M = P::m, N = P::key_tile / 8;
   constexpr int tile_elements = P::key_tile * tile_stride<D>;
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_q
   bf16* d_out = queries + query_tile * tile_stride<D>;
   bf16* tiles = d_out + query_tile * tile_stride<D>;   // keys, values, keys, values
   const AttentionShape& s = p.shape;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * M, d = s.head_dim;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = warp_index() * 16 * M, d = s.head_dim;
   const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads;
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.heads, head, head / s.group());
   const int32_t* document = documents_of(s, at.sample);
@@ -92,14 +90,14 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_q
     add_scores<D>(scores, own, keys, lane);
     if (warp.needs_mask(k0, P::key_tile)) warp.mask(scores, k0, lane);
     add_scores<D>(gradients, own_d_out, values, lane);
-    to_score_gradients(gradients, scores, terms, scale * log2_e);
+    to_score_gradients(gradients, scores, terms, scale.log2);
     Fragments<M, N / 2> operand;
     to_operand(operand, gradients);
     add_weighted<D>(dq, operand, keys, lane);
   }
   float factor[M][2];
 #pragma unroll
-  for (int m = 0; m < M; ++m) factor[m][0] = factor[m][1] = scale;
+  for (int m = 0; m < M; ++m) factor[m][0] = factor[m][1] = scale.plain;
   store_rows<D>(static_cast<bf16*>(p.d_qkv) + (at.row0 + warp.first) * at.ld + at.query_column, at.ld, warp.last - warp.first + 1, d, own, dq, factor, lane);
 }
 
@@ -111,7 +109,7 @@ void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackw
     using P = Plan<d>;
     check(cudaFuncSetAttribute(backward_queries<d>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of dQ");
     const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
-    launch("dQ of attention", stream, backward_queries<d>, grid, P::threads, P::shared, p, 1.0f / std::sqrt(static_cast<float>(p.shape.head_dim)));
+    launch("dQ of attention", stream, backward_queries<d>, grid, P::threads, P::shared, p, scale_of(p.shape));
   });
 }
 

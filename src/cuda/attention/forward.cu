@@ -3,8 +3,6 @@
 // A CTA has 128 queries of one head and walks over key tiles of 64, two in flight by cp.async, one barrier a tile. CTAs with most keys are launched
 // first (blockIdx.y counts query tiles from the end), all heads of a query tile beside each other, so that the CTAs that run at a time share the keys of a
 // group through L2 and the last wave is made of short ones.
-#include <cmath>
-
 #include "cuda/attention/tile.cuh"
 #include "cuda/launch.h"
 
@@ -87,14 +85,14 @@ __device__ __forceinline__ void finish(const Softmax<M>& state, float scale, con
 }
 
 template <int D>
-__global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_forward(AttentionForward p, float scale) {
+__global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_forward(AttentionForward p, Scale scale) {
   using P = Plan<D>;
   constexpr int M = P::m, N = key_tile / 8;
   bf16* queries = ptx::dynamic_shared<bf16>();
   bf16* tiles = queries + query_tile * tile_stride<D>;   // keys, values, keys, values
   constexpr int tile_elements = key_tile * tile_stride<D>;
   const AttentionShape& s = p.shape;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16 * M;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = warp_index() * 16 * M;
   const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads;
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.heads, head, head / s.group());
   const int32_t* document = documents_of(s, at.sample);
@@ -138,13 +136,13 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_
       add_scores<D>(scores, own, keys, lane);
     }
     if (warp.needs_mask(tile * key_tile, key_tile)) warp.mask(scores, tile * key_tile, lane);
-    online_softmax(scores, state, out, scale * log2_e);
+    online_softmax(scores, state, out, scale.log2);
     Fragments<M, N / 2> probabilities;
     to_operand(probabilities, scores);
     add_weighted<D>(out, probabilities, values, lane);
   }
   float inverse[M][2];
-  finish(state, scale, warp, p.lse + (static_cast<int64_t>(at.sample) * s.heads + head) * s.seq_len, inverse, lane);
+  finish(state, scale.plain, warp, p.lse + (static_cast<int64_t>(at.sample) * s.heads + head) * s.seq_len, inverse, lane);
   const int64_t out_ld = static_cast<int64_t>(s.heads) * s.head_dim;
   store_rows<D>(static_cast<bf16*>(p.out) + (at.row0 + warp.first) * out_ld + at.query_column, out_ld, warp.last - warp.first + 1, s.head_dim, own, out, inverse, lane);
 }
@@ -159,7 +157,7 @@ void launch_attention(cudaStream_t stream, const AttentionForward& p) {
     using P = Plan<d>;
     check(cudaFuncSetAttribute(attention_forward<d>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of attention");
     const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
-    launch("attention", stream, attention_forward<d>, grid, P::threads, P::shared, p, 1.0f / std::sqrt(static_cast<float>(p.shape.head_dim)));
+    launch("attention", stream, attention_forward<d>, grid, P::threads, P::shared, p, scale_of(p.shape));
   });
 }
 

@@ -9,6 +9,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 #include "cuda/attention/kernels.h"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/ptx/convert.h"
@@ -19,6 +21,15 @@
 namespace octet::cuda {
 
 constexpr float log2_e = 1.4426950408889634f, minus_infinity = -__builtin_huge_valf();
+
+// Of scores, in units of 1 and of log 2; both kernel parameters, which products read without a register.
+struct Scale {
+  float plain, log2;
+};
+inline Scale scale_of(const AttentionShape& s) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+  return {scale, scale * log2_e};
+}
 
 template <int D>
 constexpr int tile_stride = D + 8;
@@ -33,6 +44,9 @@ template <int M, int N>
 struct Fragments {
   uint32_t of[M][N][4];     // A operands of N steps of 16
 };
+
+// The same in all lanes, and the compiler knows: what depends on it alone lives in uniform registers.
+__device__ __forceinline__ int warp_index() { return __shfl_sync(all_lanes, static_cast<int>(threadIdx.x) / 32, 0); }
 
 // Where a lane's address begins: in 16 rows x 16 columns read as an A operand, or transposed as a B operand; and as a B operand of 16 columns (rows of memory).
 template <int D>
@@ -49,15 +63,15 @@ __device__ __forceinline__ void copy_tile(bf16* to, const bf16* from, int ld, in
   static_assert(Rows % step == 0);
   const int r = static_cast<int>(threadIdx.x) / lanes, c = static_cast<int>(threadIdx.x) % lanes * 8;
   if (c >= D) return;
-  const bf16* source = from + (r * ld + c);
+  unsigned offset = static_cast<unsigned>(r * ld + c);
   valid = c < d ? valid - r : 0;
   to += r * tile_stride<D> + c;
 #pragma unroll
   for (int i = 0; i < Rows / step; ++i) {
     const bool inside = i * step < valid;   // outside, no byte of the address is read
 #pragma unroll
-    for (int t = 0; t < Tiles; ++t) ptx::copy_async_16(to + (t * Rows + i * step) * tile_stride<D>, source + t * apart, inside);
-    source += step * ld;
+    for (int t = 0; t < Tiles; ++t) ptx::copy_async_16(to + (t * Rows + i * step) * tile_stride<D>, from + offset + t * apart, inside);
+    offset += static_cast<unsigned>(step * ld);
   }
 }
 
