@@ -46,8 +46,8 @@ void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const 
   const AttentionBackward p{shape_of(qkv, document_start, seq_len, g), d_out.data, qkv.data, out.data, lse.as<float>(), d_qkv.data, terms};
   CUstream_st* stream = ctx.cuda().stream();
   const bool tensor = tensor_attention_serves(p.shape) && aligned(qkv) && aligned(out) && aligned(d_out) && aligned(d_qkv);
-  launch_attention_terms(stream, p, tensor);
   if (tensor) {
+    launch_attention_terms(stream, p);
     launch_attention_backward_keys(stream, p);
     launch_attention_backward_queries(stream, p);
   } else {

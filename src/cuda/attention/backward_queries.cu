@@ -1,5 +1,6 @@
-// Backward of the tensor family, dQ (kernels.h).
+// Backward of the tensor family: the terms of query rows, then dQ (kernels.h).
 //
+// Terms: a lane 16 bytes of d_out and out, so that a warp reads 512 bytes of each at a time.
 // A CTA has 128 queries of one head and walks over the key tiles they see as the forward does:
 //   S = Q K^T,  P = exp2(scale S log2(e) - lse),  dP = dO V^T,  dS = P (dP - delta),  dQ += dS K
 #include "cuda/attention/tile.cuh"
@@ -9,6 +10,32 @@ namespace octet::cuda {
 namespace {
 
 constexpr int query_tile = 128;
+
+__device__ __forceinline__ float add_products(uint32_t a, uint32_t b, float sum) {
+  sum = fmaf(__uint_as_float(a << 16), __uint_as_float(b << 16), sum);
+  return fmaf(__uint_as_float(a & 0xFFFF0000u), __uint_as_float(b & 0xFFFF0000u), sum);
+}
+
+constexpr int terms_threads = 256;
+
+// `Lanes` lanes have one head of one row.
+template <int Lanes>
+__global__ void __launch_bounds__(terms_threads) query_terms(AttentionBackward p) {
+  const AttentionShape& s = p.shape;
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * (terms_threads / Lanes) + threadIdx.x / Lanes, row = n / s.heads;
+  const int c = static_cast<int>(threadIdx.x) % Lanes * 8;
+  const bool inside = row < s.samples * s.seq_len;
+  float delta = 0.0f;
+  if (inside && c < s.head_dim) {
+    const uint4 a = ptx::load_16(static_cast<const bf16*>(p.d_out) + n * s.head_dim + c), b = ptx::load_16(static_cast<const bf16*>(p.out) + n * s.head_dim + c);
+    delta = add_products(a.w, b.w, add_products(a.z, b.z, add_products(a.y, b.y, add_products(a.x, b.x, 0.0f))));
+  }
+#pragma unroll
+  for (int o = Lanes / 2; o; o >>= 1) delta += __shfl_xor_sync(all_lanes, delta, o);
+  if (!inside || c != 0) return;
+  const int64_t at = (row / s.seq_len * s.heads + n % s.heads) * s.seq_len + row % s.seq_len;
+  p.terms[at] = make_float2(p.lse[at] * log2_e, delta);
+}
 
 template <int D>
 struct Plan {
@@ -101,7 +128,18 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_q
   store_rows<D>(static_cast<bf16*>(p.d_qkv) + (at.row0 + warp.first) * at.ld + at.query_column, at.ld, warp.last - warp.first + 1, d, own, dq, factor, lane);
 }
 
+template <int Lanes>
+void launch_terms(cudaStream_t stream, const AttentionBackward& p) {
+  launch("terms of attention's backward", stream, query_terms<Lanes>, blocks_for(p.shape.samples * p.shape.seq_len * p.shape.heads, terms_threads / Lanes), terms_threads, 0, p);
+}
+
 }  // namespace
+
+void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p) {
+  if (p.shape.head_dim <= 64) launch_terms<8>(stream, p);
+  else if (p.shape.head_dim <= 128) launch_terms<16>(stream, p);
+  else launch_terms<32>(stream, p);
+}
 
 void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackward& p) {
   with_padded_head_dim(p.shape.head_dim, [&](auto padded) {

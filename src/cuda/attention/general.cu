@@ -1,5 +1,5 @@
-// General family (kernels.h): a warp a query row (forward, dQ) or a key row (dK and dV), 32 keys or queries at a time, a lane each. Also the terms of query
-// rows, which both families need. Correct for every head_dim; each lane reads its own row of memory, so speed is that of L1.
+// General family (kernels.h): a warp a query row (forward, dQ) or a key row (dK and dV), 32 keys or queries at a time, a lane each. Correct for
+// every head_dim; each lane reads its own row of memory, so speed is that of L1.
 #include <cmath>
 
 #include "cuda/attention/kernels.h"
@@ -13,7 +13,7 @@ namespace octet::cuda {
 namespace {
 
 constexpr int warps = 4, threads = 32 * warps;
-constexpr float minus_infinity = -__builtin_huge_valf(), log2_e = 1.4426950408889634f;
+constexpr float minus_infinity = -__builtin_huge_valf();
 
 template <class T>
 __device__ __forceinline__ float dot(const T* a, const T* b, int d) {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(threads) forward_general(AttentionForward p, f
 }
 
 template <class T>
-__global__ void __launch_bounds__(threads) query_terms(AttentionBackward p, float lse_unit) {
+__global__ void __launch_bounds__(threads) terms_general(AttentionBackward p, float) {
   const AttentionShape& s = p.shape;
   const Task t(s.heads, s.seq_len, 0);
   if (t.sample >= s.samples) return;
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(threads) query_terms(AttentionBackward p, floa
   float delta = 0.0f;
   for (int c = t.lane; c < s.head_dim; c += 32) delta = fmaf(to_float(a[c]), to_float(b[c]), delta);
   delta = warp_sum(delta);
-  if (t.lane == 0) p.terms[at] = make_float2(p.lse[at] * lse_unit, delta);
+  if (t.lane == 0) p.terms[at] = make_float2(p.lse[at], delta);
 }
 
 struct Weights {
@@ -175,12 +175,9 @@ void launch_attention_general(cudaStream_t stream, const AttentionForward& p) {
   launch_rows("attention, general", stream, p.shape.wide ? forward_general<float> : forward_general<bf16>, p, p.shape.heads, p.shape.head_dim, scale_of(p.shape));
 }
 
-void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p, bool log2_units) {
-  launch_rows("terms of attention's backward", stream, p.shape.wide ? query_terms<float> : query_terms<bf16>, p, p.shape.heads, 0, log2_units ? log2_e : 1.0f);
-}
-
 void launch_attention_backward_general(cudaStream_t stream, const AttentionBackward& p) {
   const AttentionShape& s = p.shape;
+  launch_rows("terms of attention's backward, general", stream, s.wide ? terms_general<float> : terms_general<bf16>, p, s.heads, 0, 0.0f);
   launch_rows("dK and dV, general", stream, s.wide ? backward_keys_general<float> : backward_keys_general<bf16>, p, s.kv_heads, 2 * s.head_dim, scale_of(s));
   launch_rows("dQ, general", stream, s.wide ? backward_queries_general<float> : backward_queries_general<bf16>, p, s.heads, s.head_dim, scale_of(s));
 }

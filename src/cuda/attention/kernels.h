@@ -26,7 +26,6 @@ struct AttentionShape {
   const int32_t* document_start = nullptr;     // [samples * seq_len], within the sample, nondecreasing; or null
 
   OCTET_HD int group() const { return heads / kv_heads; }   // query heads of a kv head
-  int64_t query_rows() const { return samples * heads * seq_len; }   // rows of lse and of `terms`
 };
 
 struct AttentionForward {
@@ -41,7 +40,7 @@ struct AttentionBackward {
   const void *d_out, *qkv, *out;
   const float* lse;
   void* d_qkv;
-  float2* terms;          // [samples, heads, seq_len] scratch: what P and dS need of a query row, see launch_attention_terms
+  float2* terms;          // [samples, heads, seq_len] scratch: what P and dS need of a query row
 };
 
 bool tensor_attention_serves(const AttentionShape& shape);
@@ -49,10 +48,11 @@ bool tensor_attention_serves(const AttentionShape& shape);
 void launch_attention(cudaStream_t stream, const AttentionForward& p);
 void launch_attention_general(cudaStream_t stream, const AttentionForward& p);
 
-// terms = (lse, delta), delta = sum over a head's columns of d_out * out. The tensor family's lse is in units of log 2. First step of either backward.
-void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p, bool log2_units);
+// Of the tensor family's backward, in this order. terms = (lse log2(e), delta), delta = sum over a head's columns of d_out * out.
+void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p);
 void launch_attention_backward_keys(cudaStream_t stream, const AttentionBackward& p);      // columns k and v of d_qkv
 void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackward& p);   // columns q
+// All of it; its terms are (lse, delta).
 void launch_attention_backward_general(cudaStream_t stream, const AttentionBackward& p);
 
 }  // namespace octet::cuda
