@@ -20,11 +20,20 @@ struct Warp {
   uint32_t words[2][warp_size][most_words];
 };
 
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+  bool valid;
+};
+
 struct Fiber {
   Thread thread;
   State state = State::ready;
   int index = 0, parity = 0;
   Warp* warp = nullptr;
+  std::vector<Copy> open;                  // the group that is being made
+  std::vector<std::vector<Copy>> groups;   // oldest first
   boost::context::fiber self, scheduler;
 };
 
@@ -61,6 +70,7 @@ class Block {
         f.scheduler = std::move(scheduler);
         try {
           body();
+          if (!f.open.empty() || !f.groups.empty()) throw std::runtime_error("simt: a thread ended before its asynchronous copies");
         } catch (...) {
           machine().failure = std::current_exception();
         }
@@ -181,6 +191,25 @@ const uint32_t* publish(const uint32_t* values, int words, int source) {
     return nullptr;
   }
   return f.warp->words[f.parity ^ 1][source];
+}
+
+void copy_later(void* to, const void* from, int bytes, bool valid) { machine().current->open.push_back({to, from, bytes, valid}); }
+
+void close_copies() {
+  Fiber& f = *machine().current;
+  f.groups.push_back(std::move(f.open));
+  f.open.clear();
+}
+
+void finish_copies(int pending) {
+  auto& groups = machine().current->groups;
+  while (groups.size() > static_cast<size_t>(pending)) {
+    for (const Copy& c : groups.front()) {
+      if (c.valid) memcpy(c.to, c.from, static_cast<size_t>(c.bytes));
+      else memset(c.to, 0, static_cast<size_t>(c.bytes));
+    }
+    groups.erase(groups.begin());
+  }
 }
 
 void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body) {

@@ -5,7 +5,7 @@
 // A thread runs until it reaches a barrier; warp-wide operations are barriers of 32 threads. Blocks run one after the other.
 //
 // It finds: wrong indices and masks (under AddressSanitizer also accesses outside a buffer), missing barriers (threads are run in an order that
-// differs from block to block, see Order), reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
+// differs from block to block, see Order), asynchronous copies that nobody waited for, reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
 // (reported as a deadlock). It does not find: races between blocks, weak memory ordering, wrong PTX. Those need the GPU (tests/parity).
 #pragma once
 #include <cstddef>
@@ -37,6 +37,13 @@ uint64_t exchange(uint64_t value, int source);
 // The same for a whole array of words: gives the pointer to lane `source`'s copy of `words` values, valid until the warp's next exchange.
 const uint32_t* publish(const uint32_t* values, int words, int source);
 int lane();
+
+// Asynchronous copies of the running thread (cp.async): done as late as allowed, when it waits for their group. Copies that a block leaves unfinished are
+// an error. Not valid: zeros.
+void copy_later(void* to, const void* from, int bytes, bool valid);
+void close_copies();
+// Until at most `pending` groups are left open.
+void finish_copies(int pending);
 
 // Runs `body` once for each thread of the grid. Throws std::runtime_error on a deadlock.
 void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body);

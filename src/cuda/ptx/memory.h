@@ -21,11 +21,16 @@ __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(octet_dynamic_shared);
 }
 
-// 16 bytes from global to shared memory; zeros where not valid (the address must still be one that may be formed).
+// 16 or 8 bytes from global to shared memory; zeros where not valid, and nothing of the address is read.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global, bool valid) {
   const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_async_8(void* shared, const void* global, bool valid) {
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 8 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending>

@@ -9,6 +9,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/gemm/plans.h"
 #include "ops/activation.h"
+#include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/loss.h"
 #include "ops/reduce.h"
@@ -141,6 +142,20 @@ TEST_F(Timings, memory_bound) {
   const Tensor master = random(Dtype::f32, {weights}), m = random(Dtype::f32, {weights}), v = random(Dtype::f32, {weights}), grad = random(Dtype::f32, {weights}), copy = blank(Dtype::bf16, {weights});
   bytes("AdamW, f32 states and a BF16 copy", static_cast<double>(weights) * 30,
         [&](Ctx& ctx) { cuda::adamw(ctx, master, m, v, grad, copy, {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1.0f, 1.0f}); }, 0.6);
+}
+
+// FLOP of the causal half: 4 S^2 d a head forward, 10 S^2 d backward, halved.
+TEST_F(Timings, attention) {
+  for (const int64_t d : {128, 64}) {
+    Arena::Scope scope(memory_);
+    const HeadGeometry g{4096 / d, 1024 / d, d, d, 1e-5f};
+    const Tensor qkv = random(Dtype::bf16, {tokens, g.qkv_width()}), out = blank(Dtype::bf16, {tokens, g.heads * d}), lse = blank(Dtype::f32, {1, g.heads, tokens});
+    const Tensor d_out = random(Dtype::bf16, {tokens, g.heads * d}), d_qkv = blank(Dtype::bf16, {tokens, g.qkv_width()});
+    const double square = static_cast<double>(tokens) * static_cast<double>(tokens) * static_cast<double>(g.heads * d);
+    EXPECT_GT(product(fmt::format("attention forward, head_dim {}", d), 2.0 * square, [&](Ctx& ctx) { cuda::attention(ctx, qkv, {}, tokens, g, out, lse); }), 150.0);
+    EXPECT_GT(product(fmt::format("attention backward, head_dim {}", d), 5.0 * square,
+                      [&](Ctx& ctx) { cuda::attention_backward(ctx, d_out, qkv, out, lse, {}, tokens, g, d_qkv); }), 80.0);
+  }
 }
 
 TEST_F(Timings, products) {

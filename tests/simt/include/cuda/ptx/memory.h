@@ -10,11 +10,10 @@ inline void store_16(void* p, uint4 v) { memcpy(std::assume_aligned<16>(p), &v, 
 inline void store_8(void* p, uint2 v) { memcpy(std::assume_aligned<8>(p), &v, 8); }
 template <class T>
 T* dynamic_shared() { return reinterpret_cast<T*>(simt::dynamic_shared_memory()); }
-inline void copy_async_16(void* shared, const void* global, bool valid) {
-  if (valid) memcpy(shared, global, 16);
-  else memset(shared, 0, 16);
-}
-inline void copy_async_commit() {}
+// As late as the instruction may: the bytes arrive when the thread waits for their group.
+inline void copy_async_16(void* shared, const void* global, bool valid) { simt::copy_later(shared, std::assume_aligned<16>(global), 16, valid); }
+inline void copy_async_8(void* shared, const void* global, bool valid) { simt::copy_later(shared, std::assume_aligned<8>(global), 8, valid); }
+inline void copy_async_commit() { simt::close_copies(); }
 template <int Pending>
-void copy_async_wait() {}
+void copy_async_wait() { simt::finish_copies(Pending); }
 }  // namespace octet::ptx

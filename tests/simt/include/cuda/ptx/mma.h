@@ -12,14 +12,17 @@ inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
   const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
   simt::publish(mine, 6, -1);
   const int group = simt::lane() / 4, in_group = simt::lane() % 4;
+  // A: registers 0, 1 hold k 0..7 of rows 0..7 and 8..15; 2, 3 the same of k 8..15. B: register 0 holds k 0..7, register 1 k 8..15. A word holds two k.
+  const uint32_t *from_a[4], *from_b[2][4];
+  for (int i = 0; i < 4; ++i) {
+    from_a[i] = simt::publish(nullptr, 6, group * 4 + i);
+    for (int column = 0; column < 2; ++column) from_b[column][i] = simt::publish(nullptr, 6, (in_group * 2 + column) * 4 + i) + 4;
+  }
   for (int e = 0; e < 4; ++e) {
-    const int row = group + (e / 2) * 8, column = in_group * 2 + e % 2;
     float sum = d[e];
     for (int k = 0; k < 16; ++k) {
-      // A: registers 0, 1 hold k 0..7 of rows 0..7 and 8..15; 2, 3 the same of k 8..15. B: register 0 holds k 0..7, register 1 k 8..15.
-      const uint32_t* from_a = simt::publish(nullptr, 6, (row % 8) * 4 + k % 8 / 2);
-      const uint32_t* from_b = simt::publish(nullptr, 6, column * 4 + k % 8 / 2);
-      sum = fmaf(bf16_half(from_a[row / 8 + k / 8 * 2], k % 2), bf16_half(from_b[4 + k / 8], k % 2), sum);
+      const int word = k % 8 / 2, upper = k / 8;
+      sum = fmaf(bf16_half(from_a[word][e / 2 + upper * 2], k % 2), bf16_half(from_b[e % 2][word][upper], k % 2), sum);
     }
     d[e] = sum;
   }

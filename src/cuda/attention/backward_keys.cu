@@ -1,0 +1,203 @@
+// Backward of the tensor family, dK and dV (kernels.h; FlashAttention-2, arXiv 2307.08691, algorithm 2, without its additions to dQ).
+//
+// A CTA has 128 keys of one kv head and walks over the query tiles that see them, for each query head of the group in turn; two tiles in flight by
+// cp.async, one barrier a tile. Everything is computed transposed, keys by queries, so that P and dS go from the accumulators of the first
+// products into the operands of the second ones without shared memory:
+//   S^T = K Q^T,  P^T = exp2(scale S^T log2(e) - lse),  dP^T = V dO^T,  dS^T = P^T (dP^T - delta),  dV += P^T dO,  dK += dS^T Q
+// CTAs of the first keys, which most queries see, are launched first. Above head_dim 128 dK and dV do not fit in registers together: two launches, 5
+// products instead of 4.
+#include "cuda/attention/tile.cuh"
+#include "cuda/launch.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int key_tile = 128;
+
+template <int D>
+struct Plan {
+  static constexpr int m = D <= 64 ? 2 : 1, warps = key_tile / (16 * m), threads = 32 * warps, query_tile = D > 64 && D <= 128 ? 64 : 32;
+  static constexpr size_t stage = 2 * tile_bytes<D>(query_tile) + query_tile * sizeof(float2), shared = 2 * tile_bytes<D>(key_tile) + 2 * stage;
+};
+
+// Query tiles in the order of the walk: of one query head after the other.
+struct Walk {
+  int head, tile, first_tile, end_tile, end_head;
+  __device__ __forceinline__ bool done() const { return head == end_head; }
+  __device__ __forceinline__ void advance() {
+    if (++tile < end_tile) return;
+    tile = first_tile;
+    ++head;
+  }
+};
+
+// The first query whose document begins after `key`: it and later ones do not see the key.
+__device__ __forceinline__ int first_query_beyond(const int32_t* document, int key, int seq_len) {
+  int low = min(key, seq_len), high = seq_len;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (document[middle] > key) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+// A warp's keys and which queries see them.
+struct KeyWarp {
+  int first, last;               // last < first: none is inside the sample
+  int beyond_first;              // the first query that does not see the first key for its document, or a large number
+  const int32_t* document;
+  int seq_len;
+
+  __device__ __forceinline__ bool seen(int q0, int queries) const { return last >= first && q0 + queries > first; }
+  __device__ __forceinline__ bool needs_mask(int q0, int queries) const { return q0 < last || q0 + queries > beyond_first; }
+  template <int M, int N>
+  __device__ __forceinline__ void mask(Accumulator<M, N>& scores, int q0, int lane) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int query = q0 + n * 8 + lane % 4 * 2 + e, from = document && query < seq_len ? document[query] : 0;
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int key = first + m * 16 + half * 8 + lane / 4;
+            if (key > query || key < from) scores.of[m][n][half * 2 + e] = minus_infinity;
+          }
+        }
+      }
+    }
+  }
+};
+
+// Scores become P.
+template <int M, int N>
+__device__ __forceinline__ void to_probabilities(Accumulator<M, N>& s, const float2* terms, float scale_log2, int lane) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float4 two = *reinterpret_cast<const float4*>(terms + n * 8 + lane % 4 * 2);   // lse, delta, lse, delta
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s.of[m][n][e] = ptx::exp2_approx(fmaf(s.of[m][n][e], scale_log2, e % 2 ? -two.z : -two.x));
+    }
+  }
+}
+// dP becomes dS without its factor scale.
+template <int M, int N>
+__device__ __forceinline__ void to_score_gradients(Accumulator<M, N>& dp, const Accumulator<M, N>& p, const float2* terms, int lane) {
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float4 two = *reinterpret_cast<const float4*>(terms + n * 8 + lane % 4 * 2);
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) dp.of[m][n][e] = p.of[m][n][e] * (dp.of[m][n][e] - (e % 2 ? two.w : two.y));
+    }
+  }
+}
+
+template <int M>
+__device__ __forceinline__ void fill(float (&x)[M][2], float value) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) x[m][0] = x[m][1] = value;
+}
+
+template <int D, bool Keys, bool Values>
+__global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_keys(AttentionBackward p, Scale scale) {
+  using P = Plan<D>;
+  constexpr int M = P::m, N = P::query_tile / 8;
+  constexpr int tile_elements = P::query_tile * tile_stride<D>;
+  bf16* keys = ptx::dynamic_shared<bf16>();
+  bf16* values = keys + key_tile * tile_stride<D>;
+  bf16* tiles = values + key_tile * tile_stride<D>;               // queries, d_out, queries, d_out
+  float2* all_terms = reinterpret_cast<float2*>(tiles + 4 * tile_elements);
+  const AttentionShape& s = p.shape;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = warp_index() * 16 * M;
+  const int k0 = static_cast<int>(blockIdx.y) * key_tile, kv_head = static_cast<int>(blockIdx.x) % s.kv_heads;
+  const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.kv_heads, 0, kv_head);
+  const int32_t* document = documents_of(s, at.sample);
+  const int d = s.head_dim, out_ld = s.heads * d, key_end = min(k0 + key_tile, s.seq_len), query_end = document ? first_query_beyond(document, key_end - 1, s.seq_len) : s.seq_len;
+  KeyWarp warp{k0 + warp_row, min(k0 + warp_row + 16 * M, s.seq_len) - 1, s.seq_len + key_tile, document, s.seq_len};
+  if (document && warp.last >= warp.first) warp.beyond_first = first_query_beyond(document, warp.first, s.seq_len);
+
+  Walk next{kv_head * s.group(), k0 / P::query_tile, k0 / P::query_tile, (query_end + P::query_tile - 1) / P::query_tile, (kv_head + 1) * s.group()};
+  const auto copy_queries = [&](int stage) {
+    const int q0 = next.tile * P::query_tile, valid = s.seq_len - q0, t = static_cast<int>(threadIdx.x);
+    bf16* to = tiles + stage * 2 * tile_elements;
+    copy_tile<P::query_tile, D, P::threads>(to, static_cast<const bf16*>(p.qkv) + (at.row0 + q0) * at.ld + next.head * d, at.ld, valid, d);
+    copy_tile<P::query_tile, D, P::threads>(to + tile_elements, static_cast<const bf16*>(p.d_out) + (at.row0 + q0) * out_ld + next.head * d, out_ld, valid, d);
+    const float2* terms = p.terms + (static_cast<int64_t>(at.sample) * s.heads + next.head) * s.seq_len + q0;
+    if (t < P::query_tile) ptx::copy_async_8(all_terms + stage * P::query_tile + t, terms + t, t < valid);
+    ptx::copy_async_commit();
+  };
+  const int64_t key_at = (at.row0 + k0) * at.ld + at.key_column;
+  copy_tile<key_tile, D, P::threads, 2>(keys, static_cast<const bf16*>(p.qkv) + key_at, at.ld, s.seq_len - k0, d, s.kv_heads * d);
+  copy_queries(0);
+
+  bf16 *own_keys = keys + warp_row * tile_stride<D>, *own_values = values + warp_row * tile_stride<D>;
+  Accumulator<M, D / 8> dk, dv;
+  for (int stage = 0; !next.done(); stage ^= 1) {
+    const int q0 = next.tile * P::query_tile;
+    ptx::copy_async_wait<0>();
+    __syncthreads();   // this tile is there for all, and nobody reads the one before
+    next.advance();
+    if (!next.done()) copy_queries(stage ^ 1);
+    if (!warp.seen(q0, P::query_tile)) continue;
+    const bf16 *queries = tiles + stage * 2 * tile_elements, *d_out = queries + tile_elements;
+    const float2* terms = all_terms + stage * P::query_tile;
+    Accumulator<M, N> probabilities;
+    add_scores<D>(probabilities, own_keys, queries, lane);
+    if (warp.needs_mask(q0, P::query_tile)) warp.mask(probabilities, q0, lane);
+    to_probabilities(probabilities, terms, scale.log2, lane);
+    Fragments<M, N / 2> operand;
+    if constexpr (Keys) {
+      Accumulator<M, N> gradients;
+      add_scores<D>(gradients, own_values, d_out, lane);
+      to_score_gradients(gradients, probabilities, terms, lane);
+      to_operand(operand, gradients);
+      add_weighted<D>(dk, operand, queries, lane);
+    }
+    if constexpr (Values) {
+      to_operand(operand, probabilities);
+      add_weighted<D>(dv, operand, d_out, lane);
+    }
+  }
+  const int valid = warp.last - warp.first + 1;
+  bf16* to = static_cast<bf16*>(p.d_qkv) + (at.row0 + warp.first) * at.ld;
+  float factor[M][2];
+  if constexpr (Keys) {
+    fill(factor, scale.plain);
+    store_rows<D>(to + at.key_column, at.ld, valid, d, own_keys, dk, factor, lane);
+  }
+  if constexpr (Values) {
+    fill(factor, 1.0f);
+    store_rows<D>(to + at.value_column, at.ld, valid, d, own_values, dv, factor, lane);
+  }
+}
+
+template <int D, bool Keys, bool Values>
+void launch_pass(cudaStream_t stream, const AttentionBackward& p) {
+  using P = Plan<D>;
+  const auto kernel = backward_keys<D, Keys, Values>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of dK and dV");
+  const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.kv_heads), blocks_for(p.shape.seq_len, key_tile));
+  launch("dK and dV of attention", stream, kernel, grid, P::threads, P::shared, p, scale_of(p.shape));
+}
+
+}  // namespace
+
+void launch_attention_backward_keys(cudaStream_t stream, const AttentionBackward& p) {
+  with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
+    constexpr int d = decltype(padded)::d;
+    if constexpr (d <= 128) {
+      launch_pass<d, true, true>(stream, p);
+    } else {
+      launch_pass<d, true, false>(stream, p);
+      launch_pass<d, false, true>(stream, p);
+    }
+  });
+}
+
+}  // namespace octet::cuda

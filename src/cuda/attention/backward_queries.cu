@@ -1,0 +1,154 @@
+// Backward of the tensor family: the terms of query rows, then dQ (kernels.h).
+//
+// Terms: a lane 16 bytes of d_out and out, so that a warp reads 512 bytes of each at a time.
+// A CTA has 128 queries of one head and walks over the key tiles they see as the forward does:
+//   S = Q K^T,  P = exp2(scale S log2(e) - lse),  dP = dO V^T,  dS = P (dP - delta),  dQ += dS K
+#include "cuda/attention/tile.cuh"
+#include "cuda/launch.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int query_tile = 128;
+
+__device__ __forceinline__ float add_products(uint32_t a, uint32_t b, float sum) {
+  sum = fmaf(__uint_as_float(a << 16), __uint_as_float(b << 16), sum);
+  return fmaf(__uint_as_float(a & 0xFFFF0000u), __uint_as_float(b & 0xFFFF0000u), sum);
+}
+
+constexpr int terms_threads = 256;
+
+// `Lanes` lanes have one head of one row.
+template <int Lanes>
+__global__ void __launch_bounds__(terms_threads) query_terms(AttentionBackward p) {
+  const AttentionShape& s = p.shape;
+  const int64_t n = static_cast<int64_t>(blockIdx.x) * (terms_threads / Lanes) + threadIdx.x / Lanes, row = n / s.heads;
+  const int c = static_cast<int>(threadIdx.x) % Lanes * 8;
+  const bool inside = row < s.samples * s.seq_len;
+  float delta = 0.0f;
+  if (inside && c < s.head_dim) {
+    const uint4 a = ptx::load_16(static_cast<const bf16*>(p.d_out) + n * s.head_dim + c), b = ptx::load_16(static_cast<const bf16*>(p.out) + n * s.head_dim + c);
+    delta = add_products(a.w, b.w, add_products(a.z, b.z, add_products(a.y, b.y, add_products(a.x, b.x, 0.0f))));
+  }
+#pragma unroll
+  for (int o = Lanes / 2; o; o >>= 1) delta += __shfl_xor_sync(all_lanes, delta, o);
+  if (!inside || c != 0) return;
+  const int64_t at = (row / s.seq_len * s.heads + n % s.heads) * s.seq_len + row % s.seq_len;
+  p.terms[at] = make_float2(p.lse[at] * log2_e, delta);
+}
+
+template <int D>
+struct Plan {
+  static constexpr int m = D <= 128 ? 2 : 1, warps = query_tile / (16 * m), threads = 32 * warps, key_tile = D <= 32 ? 64 : 32;
+  static constexpr size_t shared = tile_bytes<D>(2 * query_tile + 4 * key_tile);
+};
+
+// What P and dS need of the rows lane / 4 and lane / 4 + 8 of each 16.
+template <int M>
+struct RowTerms {
+  float lse[M][2], delta[M][2];
+  __device__ __forceinline__ RowTerms(const float2* terms, const QueryWarp& warp, int lane) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = warp.first + m * 16 + half * 8 + lane / 4;
+        const float2 t = row <= warp.last ? terms[row] : make_float2(0.0f, 0.0f);
+        lse[m][half] = t.x;
+        delta[m][half] = t.y;
+      }
+    }
+  }
+};
+
+// dP becomes dS without its factor scale.
+template <int M, int N>
+__device__ __forceinline__ void to_score_gradients(Accumulator<M, N>& dp, const Accumulator<M, N>& scores, const RowTerms<M>& terms, float scale_log2) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float p = ptx::exp2_approx(fmaf(scores.of[m][n][e], scale_log2, -terms.lse[m][e / 2]));
+        dp.of[m][n][e] = p * (dp.of[m][n][e] - terms.delta[m][e / 2]);
+      }
+    }
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_queries(AttentionBackward p, Scale scale) {
+  using P = Plan<D>;
+  constexpr int M = P::m, N = P::key_tile / 8;
+  constexpr int tile_elements = P::key_tile * tile_stride<D>;
+  bf16* queries = ptx::dynamic_shared<bf16>();
+  bf16* d_out = queries + query_tile * tile_stride<D>;
+  bf16* tiles = d_out + query_tile * tile_stride<D>;   // keys, values, keys, values
+  const AttentionShape& s = p.shape;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = warp_index() * 16 * M, d = s.head_dim;
+  const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads;
+  const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.heads, head, head / s.group());
+  const int32_t* document = documents_of(s, at.sample);
+  const bf16* qkv = static_cast<const bf16*>(p.qkv) + at.row0 * at.ld;
+  const QueryWarp warp(q0 + warp_row, 16 * M, s.seq_len, document);
+
+  const auto copy_keys = [&](int tile) {
+    const bf16* rows = qkv + static_cast<int64_t>(tile) * P::key_tile * at.ld;
+    copy_tile<P::key_tile, D, P::threads, 2>(tiles + tile % 2 * 2 * tile_elements, rows + at.key_column, at.ld, s.seq_len - tile * P::key_tile, d, s.kv_heads * d);
+    ptx::copy_async_commit();
+  };
+  const int first_tile = document ? document[q0] / P::key_tile : 0, last_tile = (min(q0 + query_tile, s.seq_len) - 1) / P::key_tile, out_ld = s.heads * d;
+  copy_tile<query_tile, D, P::threads>(queries, qkv + static_cast<int64_t>(q0) * at.ld + at.query_column, at.ld, s.seq_len - q0, d);
+  copy_tile<query_tile, D, P::threads>(d_out, static_cast<const bf16*>(p.d_out) + (at.row0 + q0) * out_ld + at.query_column, out_ld, s.seq_len - q0, d);
+  copy_keys(first_tile);
+
+  const RowTerms<M> terms(p.terms + (static_cast<int64_t>(at.sample) * s.heads + head) * s.seq_len, warp, lane);
+  bf16 *own = queries + warp_row * tile_stride<D>, *own_d_out = d_out + warp_row * tile_stride<D>;
+  Accumulator<M, D / 8> dq;
+  for (int tile = first_tile; tile <= last_tile; ++tile) {
+    ptx::copy_async_wait<0>();
+    __syncthreads();   // this tile is there for all, and nobody reads the one before
+    if (tile < last_tile) copy_keys(tile + 1);
+    const int k0 = tile * P::key_tile;
+    if (!warp.sees(k0, P::key_tile)) continue;
+    const bf16 *keys = tiles + tile % 2 * 2 * tile_elements, *values = keys + tile_elements;
+    Accumulator<M, N> scores, gradients;
+    add_scores<D>(scores, own, keys, lane);
+    if (warp.needs_mask(k0, P::key_tile)) warp.mask(scores, k0, lane);
+    add_scores<D>(gradients, own_d_out, values, lane);
+    to_score_gradients(gradients, scores, terms, scale.log2);
+    Fragments<M, N / 2> operand;
+    to_operand(operand, gradients);
+    add_weighted<D>(dq, operand, keys, lane);
+  }
+  float factor[M][2];
+#pragma unroll
+  for (int m = 0; m < M; ++m) factor[m][0] = factor[m][1] = scale.plain;
+  store_rows<D>(static_cast<bf16*>(p.d_qkv) + (at.row0 + warp.first) * at.ld + at.query_column, at.ld, warp.last - warp.first + 1, d, own, dq, factor, lane);
+}
+
+template <int Lanes>
+void launch_terms(cudaStream_t stream, const AttentionBackward& p) {
+  launch("terms of attention's backward", stream, query_terms<Lanes>, blocks_for(p.shape.samples * p.shape.seq_len * p.shape.heads, terms_threads / Lanes), terms_threads, 0, p);
+}
+
+}  // namespace
+
+void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p) {
+  if (p.shape.head_dim <= 64) launch_terms<8>(stream, p);
+  else if (p.shape.head_dim <= 128) launch_terms<16>(stream, p);
+  else launch_terms<32>(stream, p);
+}
+
+void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackward& p) {
+  with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
+    constexpr int d = decltype(padded)::d;
+    using P = Plan<d>;
+    check(cudaFuncSetAttribute(backward_queries<d>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of dQ");
+    const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
+    launch("dQ of attention", stream, backward_queries<d>, grid, P::threads, P::shared, p, scale_of(p.shape));
+  });
+}
+
+}  // namespace octet::cuda

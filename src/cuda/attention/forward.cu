@@ -1,0 +1,164 @@
+// Forward of the tensor family (kernels.h): FlashAttention-2 (arXiv 2307.08691, algorithm 1).
+//
+// A CTA has 128 queries of one head and walks over key tiles of 64, two in flight by cp.async, one barrier a tile. CTAs with most keys are launched
+// first (blockIdx.y counts query tiles from the end), all heads of a query tile beside each other, so that the CTAs that run at a time share the keys of a
+// group through L2 and the last wave is made of short ones.
+#include "cuda/attention/tile.cuh"
+#include "cuda/launch.h"
+
+namespace octet::cuda {
+namespace {
+
+constexpr int query_tile = 128, key_tile = 64;
+
+template <int D>
+struct Plan {
+  static constexpr int m = D <= 128 ? 2 : 1, warps = query_tile / (16 * m), threads = 32 * warps;
+  static constexpr bool queries_in_registers = D <= 64;   // else there is no room beside out and scores
+  static constexpr size_t shared = tile_bytes<D>(query_tile + 4 * key_tile);
+};
+
+// Running maximum of raw scores and this lane's share of the running sum, of rows lane / 4 and lane / 4 + 8 of each 16.
+template <int M>
+struct Softmax {
+  float largest[M][2], sum[M][2];
+};
+
+// Scores become P relative to the new maximum; sum and out are brought to it too. A row that has seen no key yet keeps the maximum -Inf.
+template <int M, int N, int O>
+__device__ __forceinline__ void online_softmax(Accumulator<M, N>& s, Softmax<M>& state, Accumulator<M, O>& out, float scale_log2) {
+  float correction[M][2];
+  bool moved = false;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = state.largest[m][half];
+#pragma unroll
+      for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(s.of[m][n][half * 2], s.of[m][n][half * 2 + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 2));
+      const float shift = largest == minus_infinity ? 0.0f : largest * scale_log2;
+      const float factor = ptx::exp2_approx(fmaf(state.largest[m][half], scale_log2, -shift));
+      moved |= largest != state.largest[m][half];
+      float sum = state.sum[m][half] * factor;
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s.of[m][n][half * 2 + e];
+          x = ptx::exp2_approx(fmaf(x, scale_log2, -shift));
+          sum += x;
+        }
+      }
+      correction[m][half] = factor;
+      state.largest[m][half] = largest;
+      state.sum[m][half] = sum;
+    }
+  }
+  if (__ballot_sync(all_lanes, moved) == 0) return;   // usual after the first tiles; all factors are 1
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < O; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out.of[m][n][e] *= correction[m][e / 2];
+    }
+  }
+}
+
+// out is divided by the sum; lse goes to memory.
+template <int M>
+__device__ __forceinline__ void finish(const Softmax<M>& state, float scale, const QueryWarp& warp, float* lse, float (&inverse)[M][2], int lane) {
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = state.sum[m][half];
+      sum += __shfl_xor_sync(all_lanes, sum, 1);
+      sum += __shfl_xor_sync(all_lanes, sum, 2);
+      inverse[m][half] = 1.0f / sum;
+      const int row = warp.first + m * 16 + half * 8 + lane / 4;
+      if (lane % 4 == 0 && row <= warp.last) lse[row] = fmaf(state.largest[m][half], scale, logf(sum));
+    }
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_forward(AttentionForward p, Scale scale) {
+  using P = Plan<D>;
+  constexpr int M = P::m, N = key_tile / 8;
+  bf16* queries = ptx::dynamic_shared<bf16>();
+  bf16* tiles = queries + query_tile * tile_stride<D>;   // keys, values, keys, values
+  constexpr int tile_elements = key_tile * tile_stride<D>;
+  const AttentionShape& s = p.shape;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp_row = warp_index() * 16 * M;
+  const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads;
+  const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.heads, head, head / s.group());
+  const int32_t* document = documents_of(s, at.sample);
+  const bf16* qkv = static_cast<const bf16*>(p.qkv) + at.row0 * at.ld;
+  const QueryWarp warp(q0 + warp_row, 16 * M, s.seq_len, document);
+
+  const auto copy_keys = [&](int tile) {
+    const bf16* rows = qkv + static_cast<int64_t>(tile) * key_tile * at.ld;
+    bf16* to = tiles + tile % 2 * 2 * tile_elements;
+    copy_tile<key_tile, D, P::threads, 2>(to, rows + at.key_column, at.ld, s.seq_len - tile * key_tile, s.head_dim, s.kv_heads * s.head_dim);
+    ptx::copy_async_commit();
+  };
+  const int first_tile = document ? document[q0] / key_tile : 0, last_tile = min(q0 + query_tile, s.seq_len) - 1;
+  copy_tile<query_tile, D, P::threads>(queries, qkv + static_cast<int64_t>(q0) * at.ld + at.query_column, at.ld, s.seq_len - q0, s.head_dim);
+  copy_keys(first_tile);
+
+  bf16* own = queries + warp_row * tile_stride<D>;
+  Fragments<M, P::queries_in_registers ? D / 16 : 1> query;
+  if constexpr (P::queries_in_registers) {
+    ptx::copy_async_wait<0>();
+    __syncthreads();
+    load_rows<D>(query, own, lane);
+  }
+  Accumulator<M, D / 8> out;
+  Softmax<M> state;
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    state.largest[m][0] = state.largest[m][1] = minus_infinity;
+    state.sum[m][0] = state.sum[m][1] = 0.0f;
+  }
+  for (int tile = first_tile; tile <= last_tile / key_tile; ++tile) {
+    ptx::copy_async_wait<0>();
+    __syncthreads();   // this tile is there for all, and nobody reads the one before
+    if (tile < last_tile / key_tile) copy_keys(tile + 1);
+    if (!warp.sees(tile * key_tile, key_tile)) continue;
+    const bf16 *keys = tiles + tile % 2 * 2 * tile_elements, *values = keys + tile_elements;
+    Accumulator<M, N> scores;
+    if constexpr (P::queries_in_registers) {
+      add_scores<D>(scores, query, keys, lane);
+    } else {
+      add_scores<D>(scores, own, keys, lane);
+    }
+    if (warp.needs_mask(tile * key_tile, key_tile)) warp.mask(scores, tile * key_tile, lane);
+    online_softmax(scores, state, out, scale.log2);
+    Fragments<M, N / 2> probabilities;
+    to_operand(probabilities, scores);
+    add_weighted<D>(out, probabilities, values, lane);
+  }
+  float inverse[M][2];
+  finish(state, scale.plain, warp, p.lse + (static_cast<int64_t>(at.sample) * s.heads + head) * s.seq_len, inverse, lane);
+  const int64_t out_ld = static_cast<int64_t>(s.heads) * s.head_dim;
+  store_rows<D>(static_cast<bf16*>(p.out) + (at.row0 + warp.first) * out_ld + at.query_column, out_ld, warp.last - warp.first + 1, s.head_dim, own, out, inverse, lane);
+}
+
+}  // namespace
+
+bool tensor_attention_serves(const AttentionShape& s) { return !s.wide && s.head_dim % 16 == 0 && s.head_dim <= 256; }
+
+void launch_attention(cudaStream_t stream, const AttentionForward& p) {
+  with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
+    constexpr int d = decltype(padded)::d;
+    using P = Plan<d>;
+    check(cudaFuncSetAttribute(attention_forward<d>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of attention");
+    const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
+    launch("attention", stream, attention_forward<d>, grid, P::threads, P::shared, p, scale_of(p.shape));
+  });
+}
+
+}  // namespace octet::cuda

@@ -1,0 +1,58 @@
+// Attention kernels. Plain structs and pointers to device memory; cuda/attention.cpp fills them from the operator's arguments, ops/attention.h has the
+// formulas. Every launch is asynchronous on `stream`, needs no other memory than it is given, uses no atomics, and adds in a fixed order.
+//
+// Two families:
+//   tensor    FlashAttention-2 (Dao, arXiv 2307.08691) on mma.sync: bf16, head_dim a multiple of 16 up to 256 (zero-padded to 32, 64, 96, 128, 192 or
+//             256), pointers 16-byte aligned. FP32 scores, softmax and sums; P and dS are rounded to bf16 as operands of the second products
+//   general   any head_dim, bf16 and f32: a warp a row, FP32 throughout. Correct, not fast
+//
+// Backward of the tensor family is two kernels: one holds dK and dV of a key tile and walks over its queries, the other holds dQ of a query tile and
+// walks over its keys. Both recompute S and dP: 4 + 3 = 7 products of 2 S^2 d FLOP (halved by the causal mask) where one kernel that adds dQ to memory
+// needs 5. What that buys: no ordering between CTAs (the ordered additions of FlashAttention-3 cost it 18 to 37 % of its speed, KERNELS.md 2.1), no
+// atomics, no FP32 image of dQ that is zeroed, added to and converted, and the same bits whatever the schedule.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "numerics/bits.h"
+
+namespace octet::cuda {
+
+struct AttentionShape {
+  bool wide = false;                           // f32, else bf16
+  int64_t samples = 0;
+  int seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  const int32_t* document_start = nullptr;     // [samples * seq_len], within the sample, nondecreasing; or null
+
+  OCTET_HD int group() const { return heads / kv_heads; }   // query heads of a kv head
+};
+
+struct AttentionForward {
+  AttentionShape shape;
+  const void* qkv;        // [samples * seq_len, (heads + 2 kv_heads) head_dim]
+  void* out;              // [samples * seq_len, heads * head_dim]
+  float* lse;             // [samples, heads, seq_len]
+};
+
+struct AttentionBackward {
+  AttentionShape shape;
+  const void *d_out, *qkv, *out;
+  const float* lse;
+  void* d_qkv;
+  float2* terms;          // [samples, heads, seq_len] scratch: what P and dS need of a query row
+};
+
+bool tensor_attention_serves(const AttentionShape& shape);
+
+void launch_attention(cudaStream_t stream, const AttentionForward& p);
+void launch_attention_general(cudaStream_t stream, const AttentionForward& p);
+
+// Of the tensor family's backward, in this order. terms = (lse log2(e), delta), delta = sum over a head's columns of d_out * out.
+void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p);
+void launch_attention_backward_keys(cudaStream_t stream, const AttentionBackward& p);      // columns k and v of d_qkv
+void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackward& p);   // columns q
+// All of it; its terms are (lse, delta).
+void launch_attention_backward_general(cudaStream_t stream, const AttentionBackward& p);
+
+}  // namespace octet::cuda
