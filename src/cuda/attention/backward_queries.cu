@@ -3,6 +3,8 @@
 // Terms: a lane 16 bytes of d_out and out, so that a warp reads 512 bytes of each at a time.
 // A CTA has 128 queries of one head and walks over the key tiles they see as the forward does:
 //   S = Q K^T,  P = exp2(scale S log2(e) - lse),  dP = dO V^T,  dS = P (dP - delta),  dQ += dS K
+// Registers a thread and shared memory a CTA (nvcc 13.0, sm_90a; nothing is spilled): d 64: 214, 54 KiB; d 128: 255, 102 KiB; two CTAs of 4 warps an SM.
+// d 192, 256: 216, 242 registers, 150, 198 KiB, one CTA of 8 warps. The tile of a warp at d 128 is 192 products and 80 loads of matrices.
 #include "cuda/attention/tile.cuh"
 #include "cuda/launch.h"
 
