@@ -31,11 +31,6 @@ void throw_cuda_error(const char* what, cudaError_t error) {
               "see the log for the step; run 'nvidia-smi' on this machine");
 }
 
-int device_count() {
-  int n = 0;
-  return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
-}
-
 Device::Device(int index) {
   check(cudaSetDevice(index), "choose the device");
   cudaDeviceProp p{};
@@ -52,12 +47,6 @@ Device::~Device() {
 }
 
 MemorySource Device::memory() { return {this, allocate, release, fill}; }
-
-size_t Device::free_bytes() const {
-  size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), "ask for free memory");
-  return free;
-}
 
 void Device::copy_in(void* to, const void* from, size_t bytes) {
   if (bytes) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");

@@ -34,7 +34,6 @@ class Device {
   CUstream_st* stream() const { return stream_; }
   // Device memory, filled in stream order. The device must outlive the arenas made of it.
   MemorySource memory();
-  size_t free_bytes() const;
 
   // In stream order; the copy to the host waits for all work before it.
   void copy_in(void* to, const void* from, size_t bytes);
@@ -52,8 +51,5 @@ class Device {
   };
   std::unique_ptr<GemmPlans, Release> gemm_plans_;
 };
-
-// Devices that the runtime sees; 0 when there is no driver.
-int device_count();
 
 }  // namespace octet::cuda

@@ -123,6 +123,23 @@ void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t
                                      backward});
 }
 
+// The host waits for the sum: the one place where an operator does (docs/architecture.md, seams).
+static double summed(Ctx& ctx, const Tensor& x, bool squares) {
+  Arena::Scope scope(ctx.scratch());
+  double* total = ctx.scratch().alloc_array<double>(1);
+  double* partial = ctx.scratch().alloc_array<double>(sum_tiles(x.elements()));
+  if (ctx.planning()) return 0;
+  const double none = 0;
+  ctx.cuda().copy_in(total, &none, sizeof none);
+  if (x.elements() != 0) launch_sum(stream(ctx), x.as<float>(), x.elements(), squares, partial, total);
+  double sum = 0;
+  ctx.cuda().copy_out(&sum, total, sizeof sum);
+  return sum;
+}
+
+double sum(Ctx& ctx, const Tensor& x) { return summed(ctx, x, false); }
+double sum_squares(Ctx& ctx, const Tensor& x) { return summed(ctx, x, true); }
+
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias) {
   if (ctx.planning() || dy.elements() == 0) return;
   launch_column_sums(stream(ctx), dy.dtype == Dtype::f32, dy.data, dy.ld, dy.rows, dy.cols, d_bias.as<float>());

@@ -44,8 +44,8 @@ struct Operand {
 inline int64_t block_count(int64_t n, int64_t block) { return block == 0 ? 1 : (n + block - 1) / block; }
 
 // Memory for the image of a [rows, cols] matrix. column: the image for GEMMs that contract over the rows. Null tensors when counting.
-// Layout gemm: scales of 1xN blocks lie [k / N][rows], those of NxM blocks [rows / N][k / M rounded up to 4] (cuBLASLt's VEC128 and BLK128x128,
-// reference CEILINGS), others row by row.
+// Layout gemm: scales of 1xN blocks lie [k / N][rows], those of NxM blocks [rows / N][k / M rounded up to 4] (cuBLASLt's VEC128 and BLK128x128),
+// others row by row.
 Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column, ImageLayout layout = ImageLayout::source);
 
 }  // namespace octet

@@ -155,9 +155,9 @@ void expect_same(const Rig::Image& got, const Rig::Image& want, int64_t cols, co
                 << static_cast<int64_t>(first) % cols << ": " << int{got.codes[first]} << ", " << int{want.codes[first]} << " expected";
 }
 
-void expect_close(const Host& got, const Host& want, double tolerance, const std::string& what, double ulps) {
+void expect_close(const Host& got, const Host& want, double tolerance, const std::string& what, double ulps, double least) {
   ASSERT_EQ(got.elements(), want.elements()) << what;
-  double largest = 0;
+  double largest = least;
   for (int64_t i = 0; i < want.elements(); ++i) largest = std::max(largest, std::fabs(static_cast<double>(want.at(i))));
   const double unit = ulps * (got.dtype() == Dtype::bf16 ? 0x1p-7 : 0x1p-23);
   double worst = 0;

@@ -122,7 +122,7 @@ class Rig {
 // The same bits; says where the first difference is.
 void expect_same(const Host& got, const Host& want, const std::string& what);
 void expect_same(const Rig::Image& got, const Rig::Image& want, int64_t cols, const std::string& what);
-// |got - want| <= ulps roundings of `got`'s dtype + tolerance * the largest |want|. NaN fails.
-void expect_close(const Host& got, const Host& want, double tolerance, const std::string& what, double ulps = 1.0);
+// |got - want| <= ulps roundings of `got`'s dtype + tolerance * the larger of the largest |want| and `least`. NaN fails.
+void expect_close(const Host& got, const Host& want, double tolerance, const std::string& what, double ulps = 1.0, double least = 0.0);
 
 }  // namespace parity

@@ -314,4 +314,28 @@ TEST(state, adamw_casts_and_column_sums) {
   }
 }
 
+TEST(state, sums) {
+  Rig rig;
+  for (const int64_t n : {1, 1000, 70000}) {
+    Host x = normal("sum", Dtype::f32, {n}, 1.0, 0.25);
+    const Tensor on_device = rig.upload(x);
+    double want[2] = {}, got[2] = {}, again[2] = {};
+    rig.on_host([&](Ctx& ctx) {
+      want[0] = cpu::sum(ctx, x.tensor());
+      want[1] = cpu::sum_squares(ctx, x.tensor());
+    });
+    for (double* result : {got, again}) {
+      rig.on_device([&](Ctx& ctx) {
+        result[0] = cuda::sum(ctx, on_device);
+        result[1] = cuda::sum_squares(ctx, on_device);
+      });
+    }
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_NEAR(got[i], want[i], 1e-12 * want[1]) << n;
+      EXPECT_EQ(got[i], again[i]) << n;
+    }
+    rig.reset();
+  }
+}
+
 }  // namespace

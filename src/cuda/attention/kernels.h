@@ -8,7 +8,7 @@
 //
 // Backward of the tensor family is two kernels: one holds dK and dV of a key tile and walks over its queries, the other holds dQ of a query tile and
 // walks over its keys. Both recompute S and dP: 4 + 3 = 7 products of 2 S^2 d FLOP (halved by the causal mask) where one kernel that adds dQ to memory
-// needs 5. What that buys: no ordering between CTAs (the ordered additions of FlashAttention-3 cost it 18 to 37 % of its speed, KERNELS.md 2.1), no
+// needs 5. What that buys: no ordering between CTAs (ordered additions cost FlashAttention-3 18 to 37 % of its speed: flash-attention pull request 1893), no
 // atomics, no FP32 image of dQ that is zeroed, added to and converted, and the same bits whatever the schedule.
 #pragma once
 #include <cuda_runtime.h>
