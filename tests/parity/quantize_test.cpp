@@ -176,7 +176,8 @@ constexpr Size sizes[] = {{144, 208}, {130, 77}, {32, 48}, {1, 1}, {3, 130}};
 TEST(quantize, plain_matrices_of_every_recipe) {
   Rig rig;
   for (const Spec& spec : specs()) {
-    for (const auto& [rows, cols] : sizes) {
+    for (const Size& extent : sizes) {
+      const int64_t rows = extent.rows, cols = extent.cols;   // Clang 14 captures no structured bindings
       for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
         if (dtype == Dtype::f32 && rows != 130) continue;
         const std::string size = std::string(name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols);

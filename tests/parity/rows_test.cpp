@@ -271,8 +271,8 @@ TEST(embedding, forward_and_backward) {
 TEST(cross_entropy, loss_and_gradient) {
   Rig rig;
   for (const Dtype dtype : both) {
-    for (const auto& [vocab, width] : {std::pair<int64_t, int64_t>{257, 384}, {1000, 1000}, {5, 8}, {9001, 9008}}) {
-      const int64_t rows = 6;
+    for (const auto& [logical, padded] : {std::pair<int64_t, int64_t>{257, 384}, {1000, 1000}, {5, 8}, {9001, 9008}}) {
+      const int64_t rows = 6, vocab = logical, width = padded;   // Clang 14 captures no structured bindings
       Host labels(Dtype::i32, {rows});
       for (int64_t i = 0; i < rows; ++i) labels.set(i, i == 2 ? -1.0 : static_cast<double>(i * 97 % vocab));
       Both b(rig);
