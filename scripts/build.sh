@@ -11,7 +11,7 @@ while [ $# -gt 0 ]; do
       echo "usage: scripts/build.sh [release|debug|asan|tsan|fuzz] [--target NAME]... [-DOPTION=VALUE]..."
       echo "  Builds into build/PRESET (default release), everything or the named targets (octet: the program without tests)."
       echo "  Options: -DOCTET_CUDA=auto|ON|OFF  -DOCTET_TESTS=ON|OFF  -DOCTET_PORTABLE=ON|OFF  -DOCTET_UNITY=ON|OFF"
-      echo "  OCTET_UNITY=ON (default) compiles the files of a folder together, the shortest first build; OFF compiles less after an edit. asan and fuzz: OFF."
+      echo "  OCTET_UNITY=ON (default) compiles the files of a folder together, the shortest first build; OFF compiles less after an edit. asan and tsan: OFF."
       exit 0 ;;
     --target)
       need_value "$1" $#

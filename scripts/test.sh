@@ -53,7 +53,7 @@ run_module() {
   local rc=0 log=$PYTHON_LOGS/${1//\//.}.log began=$SECONDS
   .venv/bin/python -m unittest discover -v -s "$(dirname "$1")" -p "$(basename "$1")" >"$log" 2>&1 || rc=$?
   echo "$rc" >"$log.rc"
-  flock "$PYTHON_LOGS" sh -c 'printf "== test: %s (%s s)\n" "$1" "$2"; cat "$3"' sh "$1" $((SECONDS - began)) "$log"
+  flock "$PYTHON_LOGS" sh -c 'printf "\n== test: %s (%s s)\n" "$1" "$2"; cat "$3"' sh "$1" $((SECONDS - began)) "$log"
 }
 export -f run_module
 
@@ -71,7 +71,8 @@ count_modules() {  # NAME FOLDER
     log=$PYTHON_LOGS/${module//\//.}.log
     module_rc=$(cat "$log.rc" 2>/dev/null) || module_rc=1
     all=$(sed -n 's/^Ran \([0-9]*\) tests\{0,1\} in .*/\1/p' "$log" 2>/dev/null | tail -n 1)
-    bad=$(grep -cE '^(FAIL|ERROR): ' "$log" 2>/dev/null) || true
+    bad=0
+    [ "$module_rc" = 0 ] || bad=$(grep -cE '^(FAIL|ERROR): ' "$log" 2>/dev/null) || true
     [ "${bad:-0}" -le "${all:-0}" ] || bad=${all:-0}
     # A module that ran nothing, or failed without naming a test, counts as one failure.
     if [ "$module_rc" != 0 ] || [ "${all:-0}" = 0 ]; then

@@ -73,8 +73,8 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes, Exi
 // device or pipe is refused with ExitCode::config.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content, ExitCode code);
 
-// Removes what killed calls of write_file_atomic(path) left: PATH.tmp.<pid> of processes that do not run here. Only under a lock that keeps
-// other machines from writing `path`. What cannot be removed stays.
+// Removes what killed calls of write_file_atomic(path) left: PATH.tmp.<pid> of processes that do not run here. Only where nobody
+// on another machine writes `path` at the same time. What cannot be removed stays.
 void remove_leftovers(const std::filesystem::path& path);
 
 }  // namespace octet

@@ -1,5 +1,5 @@
-// The CUDA backend. Contracts are in ops/*.h; arguments were checked by ops/dispatch.cpp. All work is asynchronous on the context's stream; scratch comes
-// from ctx.scratch(), counted while planning.
+// The CUDA backend. Contracts are in ops/*.h; ops/dispatch.cpp will check arguments as it does for the CPU once it forwards here. Images have
+// ImageLayout::gemm. All work is asynchronous on the context's stream; scratch comes from ctx.scratch(), counted while planning.
 #pragma once
 #include <span>
 

@@ -50,6 +50,7 @@ void quantize_source(Ctx& ctx, const SourceParams& source, const QuantizedOut& o
   scratch.transformed = ctx.scratch().alloc_array<float>(transforms ? elements : 0);
   scratch.health = ctx.scratch().alloc_array<ImageHealth>(health_tiles(source.rows, source.cols));
   float* maxima = ctx.scratch().alloc_array<float>(source.rows + source.cols + 2);
+  OCTET_CHECK(source.rows <= int64_t{65535} * 32, "quantize: {} rows, at most {} fit a launch", source.rows, int64_t{65535} * 32);
   if (ctx.planning() || elements == 0) return;
 
   const ImageParams row = image_params(out.row, out.row_spec, false, out.target.stored_scale), col = image_params(out.col, out.col_spec, true, out.target.stored_scale);

@@ -18,6 +18,7 @@ CUstream_st* stream(Ctx& ctx) { return ctx.cuda().stream(); }
 uint16_t* words(const Tensor& t) { return static_cast<uint16_t*>(t.data); }
 
 Rope rope_params(const Tensor& in, const Tensor& out, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm) {
+  OCTET_CHECK(g.head_dim <= 512, "rope: head_dim {} needs more shared memory than a block has, at most 512", g.head_dim);
   Rope p{};
   p.wide = wide(in);
   p.in = in.data;

@@ -29,30 +29,25 @@ struct Worker {
   Tokenizer::Scratch scratch;
 };
 
-struct stat status_of(const std::string& input) {
-  struct stat status {};
-  if (::stat(input.c_str(), &status) != 0) throw_io_error("inspect", input, errno, ExitCode::data, "check the path given to --input");
-  return status;
-}
-
-// Everything the output depends on. Inputs are known by size and time of change: reading them again would cost what resuming saves. The job
-// that PREFIX.meta.json names is without times, so that a build of copied inputs gives the same files.
-enum class Times { with, without };
-std::string job_of(const BuildOptions& options, const Tokenizer& tokenizer, Times times) {
+// Everything the output depends on. Inputs are known by place, size and time of change: reading them again would cost what resuming saves. Taken before
+// the first is read: what changes later is another job.
+std::string job_of(const BuildOptions& options, const Tokenizer& tokenizer) {
   ordered_json job;
   job["inputs"] = ordered_json::array();
   for (const std::string& path : options.inputs) {
-    const struct stat status = status_of(path);
-    ordered_json input = {path, status.st_size};
-    if (times == Times::with) input.insert(input.end(), {status.st_mtim.tv_sec, status.st_mtim.tv_nsec});
-    job["inputs"].push_back(std::move(input));
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) throw_io_error("inspect", path, errno, ExitCode::data, "check the path given to --input");
+    std::error_code unresolved;
+    const auto place = std::filesystem::weakly_canonical(path, unresolved);
+    job["inputs"].push_back({unresolved ? path : place.string(), status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec});
   }
   job["format"] = static_cast<int>(options.format);
   job["split"] = static_cast<int>(options.split);
   job["json_key"] = options.json_key;
   job["tokenizer"] = tokenizer.kind();
   job["tokenizer_xxh64"] = tokenizer.file_xxh64();
-  job["eod_id"] = options.append_eod ? ordered_json(*tokenizer.eod()) : ordered_json(nullptr);
+  job["eod_id"] = tokenizer.eod() ? ordered_json(*tokenizer.eod()) : ordered_json(nullptr);
+  job["append_eod"] = options.append_eod;
   job["replace_invalid_utf8"] = options.replace_invalid_utf8;
   return job.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
@@ -155,7 +150,7 @@ class Build {
     if (tokenizer_.eod()) meta.eod_id = *tokenizer_.eod();
     meta.documents = progress_.documents;
     meta.tokens = progress_.tokens;
-    meta.build_xxh64 = xxh64_hex(job_of(options_, tokenizer_, Times::without));
+    meta.build_xxh64 = xxh64_hex(progress_.job);
     const std::string text = to_json(meta);
     meta_.write(text.data(), text.size());
     meta_.sync();
@@ -195,17 +190,20 @@ void refuse_existing(const std::string& prefix, const char* extension) {
   throw Error(ExitCode::data, "exists already and is not overwritten", prefix + extension, "remove it or choose another output");
 }
 
-// An earlier run of the same job, killed at no time: PREFIX.idx is the last of the renames.
-std::optional<TokenMeta> finished_build(const BuildOptions& options, const Tokenizer& tokenizer) {
-  struct stat made {}, other {};
-  if (::stat((options.prefix + ".idx").c_str(), &made) != 0 || ::stat((options.prefix + ".bin").c_str(), &other) != 0) return std::nullopt;
-  auto meta = read_token_meta(options.prefix);
-  if (!meta || meta->build_xxh64 != xxh64_hex(job_of(options, tokenizer, Times::without))) return std::nullopt;
-  for (const std::string& input : options.inputs) {
-    const struct stat status = status_of(input);
-    const auto& changed = status.st_mtim;
-    if (std::pair(changed.tv_sec, changed.tv_nsec) > std::pair(made.st_mtim.tv_sec, made.st_mtim.tv_nsec)) return std::nullopt;
+// What an earlier run of this very job wrote; nothing when there are no outputs. Errors: outputs of another job, or not whole.
+std::optional<TokenMeta> finished_build(const BuildOptions& options, const std::string& job) {
+  std::error_code error;
+  for (const char* extension : {".bin", ".meta.json", ".idx"}) {
+    if (!std::filesystem::exists(std::filesystem::symlink_status(options.prefix + extension, error))) return std::nullopt;
   }
+  const auto meta = read_token_meta(options.prefix);
+  if (!meta || meta->build_xxh64 != xxh64_hex(job)) {
+    throw Error(ExitCode::data, "exists already, from other inputs (name, size or time of change), options or another tokenizer, and is not overwritten", options.prefix + ".bin",
+                "remove it or choose another output");
+  }
+  TokenLayout layout;
+  open_megatron(options.prefix, layout);   // the index is whole and the tokens are as long as it says
+  if (layout.starts.back() != meta->tokens) throw Error(ExitCode::data, "index and PREFIX.meta.json count other tokens", options.prefix + ".idx", "remove the files and build anew");
   return meta;
 }
 
@@ -245,9 +243,10 @@ BuildResult build_token_files(const BuildOptions& options) {
   // Every input is looked at before anything is written; it is opened again when its turn comes, so that many inputs need few descriptors.
   for (const std::string& path : options.inputs) TextInput input(path);
 
+  const std::string job = job_of(options, tokenizer);
   auto journal = read_journal(options.prefix);
   if (options.resume && !journal) {
-    if (const auto meta = finished_build(options, tokenizer)) {
+    if (const auto meta = finished_build(options, job)) {
       BuildResult result = result_of(tokenizer);
       result.documents = meta->documents;
       result.tokens = meta->tokens;
@@ -257,7 +256,6 @@ BuildResult build_token_files(const BuildOptions& options) {
   }
   for (const char* extension : {".bin", ".meta.json", ".idx"}) refuse_existing(options.prefix, extension);
 
-  const std::string job = job_of(options, tokenizer, Times::with);
   if (journal && !options.resume) {
     throw Error(ExitCode::data, "an interrupted build is there", journal_path(options.prefix), "go on with --resume, or remove this file");
   }

@@ -42,8 +42,7 @@ struct BuildResult {
 // tokenizer are cut anywhere. Nothing appears under PREFIX.idx, .bin and .meta.json before all is written. Until then there are PREFIX.*.tmp,
 // and from the first commit PREFIX.resume.json; a killed run leaves them for `resume`, an error removes them (a full disk leaves them if
 // something was committed).
-// A finished build counts as the same job when PREFIX.meta.json says the same names and sizes of inputs, tokenizer and options, the three files
-// are there, and no input is newer than PREFIX.idx (as make has it).
+// A finished build counts as the same job when PREFIX.meta.json names the same inputs (place, size, time of change), tokenizer and options, and the pair is whole.
 // Errors: ExitCode::config for the tokenizer; ExitCode::data for a missing or unreadable input, a malformed JSONL line ("file:line"), invalid
 // UTF-8, inputs without any text, existing outputs, an interrupted build without `resume`, one of another job with it; ExitCode::checkpoint on
 // a full disk.

@@ -60,13 +60,13 @@ std::string to_json(const TokenMeta& meta) {
   if (meta.eod_id) out["eod_id"] = *meta.eod_id;
   out["documents"] = meta.documents;
   out["tokens"] = meta.tokens;
-  out["build_xxh64"] = meta.build_xxh64;
+  if (!meta.build_xxh64.empty()) out["build_xxh64"] = meta.build_xxh64;
   return out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 TokenMeta parse_token_meta(std::string_view text, const std::string& where) {
-  static constexpr std::array<std::string_view, 10> keys = {"format", "version", "tokenizer", "tokenizer_file", "tokenizer_xxh64", "vocab_size", "eod_id",
-                                                           "documents", "tokens", "build_xxh64"};
+  static constexpr std::array<std::string_view, 9> keys = {"format", "version", "tokenizer", "tokenizer_file", "tokenizer_xxh64", "vocab_size", "eod_id",
+                                                           "documents", "tokens"};
   json value;
   const Reader reader(value, where);
   if (text.size() > most_meta_bytes) reader.fail(fmt::format("has more than {} bytes", most_meta_bytes));
@@ -84,7 +84,8 @@ TokenMeta parse_token_meta(std::string_view text, const std::string& where) {
   for (std::string_view key : keys) {
     if (!value.contains(key)) reader.fail(fmt::format("the key '{}' is missing", key));
   }
-  if (members != keys.size() || value.size() != keys.size()) reader.fail("has unknown or doubled keys");
+  const size_t expected = keys.size() + (value.contains("build_xxh64") ? 1 : 0);
+  if (members != expected || value.size() != expected) reader.fail("has unknown or doubled keys");
   if (value.at("format") != "octet-tokens" || value.at("version") != 1) reader.fail("not of format octet-tokens, version 1");
 
   TokenMeta meta;
@@ -95,7 +96,7 @@ TokenMeta parse_token_meta(std::string_view text, const std::string& where) {
   if (!value.at("eod_id").is_null()) meta.eod_id = reader.count("eod_id");
   meta.documents = reader.count("documents");
   meta.tokens = reader.count("tokens");
-  meta.build_xxh64 = reader.xxh64("build_xxh64");
+  if (value.contains("build_xxh64")) meta.build_xxh64 = reader.xxh64("build_xxh64");
   if (meta.tokenizer != "byte" && meta.tokenizer != "sentencepiece" && meta.tokenizer != "hf-bpe") reader.fail("tokenizer is not byte, sentencepiece or hf-bpe");
   if (meta.vocab_size < 1 || meta.vocab_size > int64_t{1} << 31) reader.fail("vocab_size is not from 1 to 2^31");
   if (meta.eod_id && *meta.eod_id >= meta.vocab_size) reader.fail("eod_id is not below vocab_size");

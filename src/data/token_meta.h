@@ -14,12 +14,12 @@ struct TokenMeta {
   int64_t vocab_size = 0;
   std::optional<int64_t> eod_id;
   int64_t documents = 0, tokens = 0;
-  std::string build_xxh64;                // of the inputs' names and sizes and of the options, 16 hexadecimal digits
+  std::string build_xxh64;                // of the inputs (place, size, time of change) and options, 16 hexadecimal digits; empty in files of earlier versions
 };
 
 std::string to_json(const TokenMeta& meta);
 
-// Strict: format "octet-tokens" version 1, every key once and none other, values in their ranges. Throws Error(ExitCode::data).
+// Strict: format "octet-tokens" version 1, every key once (build_xxh64 may be missing) and none other, values in their ranges. Throws Error(ExitCode::data).
 TokenMeta parse_token_meta(std::string_view text, const std::string& where);
 
 // Nothing when the file does not exist. Throws Error(ExitCode::data) when it is no such file.

@@ -1,4 +1,4 @@
-// The only file that knows the backends: each operator checks its arguments once and forwards on ctx.device().
+// The only file that will know both backends: each operator checks its arguments once and forwards. It forwards to the CPU only so far.
 // While planning, operators only count their scratch memory.
 #include "core/check.h"
 #include "cpu/cpu_ops.h"

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -108,7 +109,7 @@ class Resume(Sandbox):
                     continue
             out, err = process.communicate(timeout=TIMEOUT_S)
             self.assertEqual(process.returncode, OK, err)
-            # A kill that came behind the last rename leaves a complete build; it is no resume, and the next attempt begins anew.
+            # A kill that came behind the last rename left a complete build: this attempt found nothing to do.
             resumes += "went on behind" in out
             if resumes >= 1 and kills >= 4:
                 break
@@ -132,22 +133,45 @@ class Resume(Sandbox):
         self.assertEqual(again.rc, OK, again)
         self.assertRegex(again.stdout, r"complete already: 1 documents, \d+ tokens")
         self.assertEqual(output_bytes(prefix), whole)
-        # Anything else than the same job: other options, a changed or newer input, a missing part, and without --resume.
-        refused = [arguments[:-1], [*arguments, "--no-append-eod"], [*arguments, "--split-documents", "blank-lines"]]
-        for other in refused:
-            self.assert_one_line(octet(*other), DATA, "exists already")
-        meta, moved = self.folder / "out.meta.json", self.folder / "moved"
-        meta.rename(moved)
-        self.assert_one_line(octet(*arguments), DATA, "exists already")
-        moved.rename(meta)
-        os.utime(source, (time.time() + 60, time.time() + 60))
-        self.assert_one_line(octet(*arguments), DATA, "exists already")
-        os.utime(source, (1e9, 1e9))
+        # Anything else than the same job, and files that are not whole.
+        for other in ([*arguments, "--no-append-eod"], [*arguments, "--split-documents", "blank-lines"]):
+            self.assert_one_line(octet(*other), DATA, "exists already", "other inputs")
+        self.assert_one_line(octet(*arguments[:-1]), DATA, "exists already")
+        index, tokens, meta = (prefix.with_name("out" + e) for e in (".idx", ".bin", ".meta.json"))
+        for part in (index, tokens, meta):
+            kept = part.read_bytes()
+            part.write_bytes(kept[:-3])
+            self.assert_one_line(octet(*arguments), DATA, part.name)
+            part.unlink()
+            self.assert_one_line(octet(*arguments), DATA, "exists already")
+            part.write_bytes(kept)
         self.assertEqual(octet(*arguments).rc, OK)
-        source.write_text(text(51), encoding="ascii")
+        # The same name elsewhere, a changed time, a changed size.
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        shutil.copy2(source, elsewhere)
+        again = octet("data", "build", "--input", "a.txt", "--out", prefix, "--resume", cwd=elsewhere)
+        self.assert_one_line(again, DATA, "other inputs")
+        self.assertEqual(octet("data", "build", "--input", "a.txt", "--out", prefix, "--resume", cwd=self.folder).rc, OK)
+        was = source.stat()
         os.utime(source, (1e9, 1e9))
-        self.assert_one_line(octet(*arguments), DATA, "exists already")
+        self.assert_one_line(octet(*arguments), DATA, "other inputs")
+        os.utime(source, ns=(was.st_atime_ns, was.st_mtime_ns))
+        self.assertEqual(octet(*arguments).rc, OK)
         self.assertEqual(output_bytes(prefix), whole)
+
+    def test_an_input_that_goes_while_the_build_runs(self):
+        first, second, prefix = self.folder / "a.txt", self.folder / "b.txt", self.folder / "out"
+        first.write_text(text(50), encoding="ascii")
+        os.mkfifo(second)
+        self.assert_one_line(octet("data", "build", "--input", first, second, "--out", prefix), DATA, "b.txt")   # a pipe is refused
+        second.unlink()
+        second.write_text(text(4000) * 200, encoding="ascii")
+        process = subprocess.Popen([binary(), "data", "build", "--input", str(first), str(second), "--threads", "1", "--commit-mib", "0", "--out", str(prefix)], stdout=subprocess.DEVNULL)
+        while process.poll() is None and not prefix.with_name("out.resume.json").exists():
+            time.sleep(0.001)
+        first.unlink()
+        self.assertEqual(process.wait(100), OK)   # it was read already
 
     def test_killed_while_publishing(self):
         source, prefix = self.folder / "a.txt", self.folder / "out"
@@ -171,8 +195,8 @@ class Resume(Sandbox):
     @staticmethod
     def journal(source):
         status = os.stat(source)
-        job = {"inputs": [[str(source), status.st_size, status.st_mtime_ns // 10**9, status.st_mtime_ns % 10**9]], "format": 0, "split": 0, "json_key": "text",
-               "tokenizer": "byte", "tokenizer_xxh64": "ef46db3751d8e999", "eod_id": 256, "replace_invalid_utf8": False}
+        job = {"inputs": [[str(source.resolve()), status.st_size, status.st_mtime_ns // 10**9, status.st_mtime_ns % 10**9]], "format": 0, "split": 0, "json_key": "text",
+               "tokenizer": "byte", "tokenizer_xxh64": "ef46db3751d8e999", "eod_id": 256, "append_eod": True, "replace_invalid_utf8": False}
         return json.dumps({"format": "octet-build", "version": 1, "publishing": True, "input": 1, "offset": 0, "line": 1, "documents": 1, "tokens": 1,
                            "empty_documents": 0, "bytes_read": 1, "job": json.dumps(job, separators=(",", ":"))})
 

@@ -21,7 +21,7 @@ struct Case {
 
   HeadGeometry geometry() const { return {heads, kv_heads, head_dim, head_dim, 1e-5f}; }
   int64_t rows() const { return samples * seq_len; }
-  bool tensor() const { return dtype == Dtype::bf16 && head_dim % 16 == 0; }
+  bool tensor() const { return dtype == Dtype::bf16 && head_dim % 16 == 0 && head_dim <= 256; }
   std::string name() const {
     return fmt::format("{} B{} S{} A{} K{} d{} documents {}", octet::name(dtype), samples, seq_len, heads, kv_heads, head_dim, static_cast<int>(documents));
   }

@@ -12,17 +12,17 @@ constexpr int64_t guard_bytes = 256;
 Rig::Rig(size_t device_bytes) : device_(0), memory_(device_bytes, device_.memory(), true) { scope_ = std::make_unique<Arena::Scope>(memory_); }
 
 Tensor Rig::alloc(Dtype dtype, Shape shape) {
-  // Guards of a pattern that is neither NaN nor what kernels write.
-  const auto guard = [&] {
-    const Tensor g = memory_.alloc(Dtype::u8, {guard_bytes});
-    const std::vector<uint8_t> pattern(guard_bytes, 0x5A);
-    device_.copy_in(g.data, pattern.data(), pattern.size());
-    guards_.emplace_back(static_cast<char*>(g.data), guard_bytes);
-  };
-  guard();
-  const Tensor t = memory_.alloc(dtype, shape);
-  guard();
+  // Guards of a pattern that is neither NaN nor what kernels write, directly before the tensor and behind its last byte.
+  Tensor t{nullptr, dtype, shape};
+  const auto bytes = static_cast<int64_t>(t.bytes());
+  char* block = static_cast<char*>(memory_.alloc(Dtype::u8, {2 * guard_bytes + bytes}).data);
+  const std::vector<uint8_t> pattern(guard_bytes, 0x5A);
+  for (char* at : {block, block + guard_bytes + bytes}) {
+    device_.copy_in(at, pattern.data(), pattern.size());
+    guards_.emplace_back(at, guard_bytes);
+  }
   device_.synchronize();
+  t.data = block + guard_bytes;
   return t;
 }
 

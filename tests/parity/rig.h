@@ -1,8 +1,8 @@
 // Parity of the CUDA backend with the CPU backend: the same operator on the same bits, in one process.
 //
 // The tests of this folder are built twice: parity_simt runs the kernels on the host (tests/simt; everywhere, CI included), parity_cuda on a GPU.
-// A Rig holds both machines. Every device buffer begins as NaN patterns, lies between guard bytes that must not change, and every call is made twice, with
-// scratch memory counted by a dry run first: the bits must be the same.
+// A Rig holds both machines. Every device buffer begins as NaN patterns and lies between guard bytes that must not change; scratch memory is counted by a
+// dry run and poisoned. Tests make each call at least twice and want the same bits.
 #pragma once
 #include <gtest/gtest.h>
 

@@ -291,6 +291,25 @@ TEST(cross_entropy, loss_and_gradient) {
   }
 }
 
+// A logit that is not finite must show in the loss, wherever it is: a thread may have nothing but it.
+TEST(cross_entropy, logits_that_are_not_finite_show) {
+  Rig rig;
+  const int64_t vocab = 257, width = 384;
+  for (const int64_t place : {0, 200, 256}) {
+    Host logits = normal("logits", Dtype::bf16, {3, width}), labels(Dtype::i32, {3});
+    for (int64_t r = 0; r < 3; ++r) labels.set(r, 3.0);
+    logits.set(place, std::numeric_limits<double>::quiet_NaN());
+    logits.set(width + place, std::numeric_limits<double>::infinity());
+    const Tensor x = rig.upload(logits), ids = rig.upload(labels), loss = rig.upload(Host(Dtype::f32, {3}), true), z = rig.upload(Host(Dtype::f32, {3}), true);
+    rig.on_device([&](Ctx& ctx) { cuda::cross_entropy(ctx, x, ids, vocab, 0.0f, 1.0f, false, loss, z); });
+    const Host got = rig.download(loss);
+    EXPECT_TRUE(std::isnan(got.at(0))) << place << ": " << got.at(0);
+    EXPECT_FALSE(std::isfinite(got.at(1))) << place << ": " << got.at(1);
+    EXPECT_TRUE(std::isfinite(got.at(2))) << place;
+    rig.reset();
+  }
+}
+
 TEST(state, adamw_casts_and_column_sums) {
   Rig rig;
   for (const int64_t n : {1, 1000, 4096}) {

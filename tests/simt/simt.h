@@ -4,7 +4,7 @@
 // part of cuda_runtime.h that src/cuda uses, and src/cuda/ptx with each instruction written out in C++ (numerics/*.h, explicit fma).
 // A thread runs until it reaches a barrier; warp-wide operations are barriers of 32 threads. Blocks run one after the other.
 //
-// It finds: wrong indices and masks (under AddressSanitizer also accesses outside a buffer), missing barriers (threads are run in an order that
+// It finds: wrong indices and masks (by the guard bytes of tests/parity), missing barriers (threads are run in an order that
 // differs from block to block, see Order), asynchronous copies that nobody waited for, reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
 // (reported as a deadlock). It does not find: races between blocks, weak memory ordering, wrong PTX. Those need the GPU (tests/parity).
 #pragma once
@@ -47,7 +47,5 @@ void finish_copies(int pending);
 
 // Runs `body` once for each thread of the grid. Throws std::runtime_error on a deadlock.
 void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body);
-// Kernels launched since the start of the process.
-int64_t launches();
 
 }  // namespace simt

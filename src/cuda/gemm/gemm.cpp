@@ -1,4 +1,6 @@
 // ops::gemm on the device: native products through GemmPlans, others on decoded BF16 copies; several terms are summed in FP32 and rounded once.
+#include <fmt/format.h>
+
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/gemm/plans.h"
@@ -20,8 +22,13 @@ Operand decoded(Ctx& ctx, const Operand& o) {
 }
 
 GemmTerm native_term(Ctx& ctx, const GemmTerm& term, const MatrixView& out, Accumulate accumulate) {
-  if (why_not_native(problem_of(term, out, 0.0f, accumulate, {})).empty()) return term;
-  return {decoded(ctx, term.a), decoded(ctx, term.b)};
+  const GemmProblem problem = problem_of(term, out, 0.0f, accumulate, {});
+  if (!why_emulated(problem).empty()) return {decoded(ctx, term.a), decoded(ctx, term.b)};
+  if (const std::string why = why_refused(problem); !why.empty()) {
+    throw Error(ExitCode::config, fmt::format("the product {} is not possible: {}", describe(problem), why), "gemm",
+                "change the model's extents or the number of tokens, or choose another recipe for this module with precision.rules");
+  }
+  return term;
 }
 
 void multiply(Ctx& ctx, const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {

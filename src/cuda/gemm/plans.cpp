@@ -52,7 +52,8 @@ bool narrow(Dtype d) { return size_bytes(d) == 1; }
 std::string describe(const GemmProblem& p) {
   return fmt::format("[{}, {}] {}{} = {}{} [{}, {}]{} ld {} . {}{} [{}, {}]^T{} ld {}, {}{}", p.m, p.n, name(p.out), p.ldd == p.n ? "" : fmt::format(" ld {}", p.ldd), name(p.a), name_of(p.scale_a), p.m,
                      p.k, p.transposed_a ? " stored transposed" : "", p.lda, name(p.b), name_of(p.scale_b), p.n, p.k, p.transposed_b ? " stored transposed" : "", p.ldb,
-                     p.fast ? "fast" : "accurate", p.accumulate ? ", added" : p.has_bias ? ", with bias" : "");
+                     p.fast ? "fast" : "accurate", p.accumulate ? ", added" : "") +
+         (p.has_bias ? fmt::format(", {} bias", name(p.bias)) : "") + (p.alignment == 16 ? "" : fmt::format(", aligned to {}", p.alignment));
 }
 
 ScaleMode scale_mode(const Operand& o) {
@@ -83,10 +84,15 @@ GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, 
   p.accumulate = beta != 0.0f;
   p.has_bias = bias.shape.rank() != 0;
   if (p.has_bias) p.bias = bias.dtype;
+  // Column ranges begin where they begin: what cuBLASLt may assume is the lowest bit set in any address or row length.
+  const auto address = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
+  const auto row_bytes = [](int64_t ld, Dtype d) { return static_cast<uint64_t>(ld) * size_bytes(d); };
+  const uint64_t bits = address(term.a.data.data) | address(term.b.data.data) | address(out.data) | row_bytes(p.lda, p.a) | row_bytes(p.ldb, p.b) | row_bytes(p.ldd, p.out) | 16;
+  p.alignment = static_cast<uint32_t>(bits & (~bits + 1));
   return p;
 }
 
-std::string why_not_native(const GemmProblem& p) {
+std::string why_emulated(const GemmProblem& p) {
   if (p.scale_a == ScaleMode::none && p.scale_b == ScaleMode::none) return {};
   const auto element = [](Dtype d) { return d == Dtype::e4m3 || d == Dtype::e5m2; };
   if (!element(p.a) || !element(p.b)) return fmt::format("tensor cores of compute capability 9.0 do not multiply {} by {}", name(p.a), name(p.b));
@@ -95,8 +101,14 @@ std::string why_not_native(const GemmProblem& p) {
   const auto blocks = [](ScaleMode m) { return m == ScaleMode::block_1x128 || m == ScaleMode::block_128x128; };
   const bool pair = blocks(p.scale_a) ? blocks(p.scale_b) && (p.scale_a == ScaleMode::block_1x128 || p.scale_b == ScaleMode::block_1x128) : p.scale_a == p.scale_b;
   if (!pair) return fmt::format("cuBLASLt does not scale one operand{} and the other{}", name_of(p.scale_a), name_of(p.scale_b));
-  if (p.k % 16 != 0 || p.lda % 16 != 0 || p.ldb % 16 != 0 || p.n % 16 != 0 || p.m % 16 != 0 || p.ldd % 8 != 0) {
-    return fmt::format("FP8 products need extents that are multiples of 16, these are {} x {} x {}", p.m, p.n, p.k);
+  return {};
+}
+
+std::string why_refused(const GemmProblem& p) {
+  if (p.scale_a == ScaleMode::none && p.scale_b == ScaleMode::none) return {};
+  if (p.transposed_a || p.transposed_b) return "FP8 operands want the contraction contiguous, and one is stored the other way round";
+  if (p.k % 16 != 0 || p.lda % 16 != 0 || p.ldb % 16 != 0 || p.n % 16 != 0 || p.m % 16 != 0 || p.ldd % 8 != 0 || p.alignment < 16) {
+    return fmt::format("FP8 products need extents and addresses that are multiples of 16, these are {} x {} x {}", p.m, p.n, p.k);
   }
   return {};
 }
@@ -166,8 +178,7 @@ std::unique_ptr<GemmPlans::Plan> GemmPlans::make_plan(const GemmProblem& p) {
   check(cublasLtMatmulPreferenceCreate(&preference), "state a preference");
   const size_t workspace = workspace_bytes;
   check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace), "state a preference");
-  // Column ranges of a matrix begin at multiples of 16 bytes, not of the 256 that cuBLASLt assumes.
-  const uint32_t alignment = 16;
+  const uint32_t alignment = p.alignment;   // cuBLASLt would assume 256
   for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     check(cublasLtMatmulPreferenceSetAttribute(preference, which, &alignment, sizeof alignment), "state a preference");
@@ -182,7 +193,7 @@ std::unique_ptr<GemmPlans::Plan> GemmPlans::make_plan(const GemmProblem& p) {
   }
   if (plan->candidates.empty()) {
     throw Error(ExitCode::device, fmt::format("cuBLASLt {} has no algorithm for the product {} ({})", cublasLtGetVersion(), describe(p), cublasLtGetStatusName(status)), "gemm",
-                "extents must be multiples of 16; update the CUDA toolkit, or choose another recipe for this module with precision.rules");
+                "update the CUDA toolkit, or choose another recipe for this module with precision.rules");
   }
   return plan;
 }
@@ -196,6 +207,12 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmProblem& p) {
       cublasLtMatmulAlgo_t algorithm{};
       static_assert(sizeof algorithm.data == sizeof(Algorithm));
       std::memcpy(algorithm.data, wanted->second.data(), sizeof(Algorithm));
+      cublasLtMatmulHeuristicResult_t result{};
+      const cublasStatus_t taken = cublasLtMatmulAlgoCheck(static_cast<cublasLtHandle_t>(handle_), plan->operation, plan->a, plan->b, plan->d, plan->d, &algorithm, &result);
+      if (taken != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) {
+        throw Error(ExitCode::device, fmt::format("the stored algorithm of the product {} is none of cuBLASLt {}", describe(p), cublasLtGetVersion()), "gemm",
+                    "resume with the CUDA toolkit that the run began with, or let it choose anew");
+      }
       plan->candidates.assign(1, algorithm);
     }
   }
@@ -234,7 +251,7 @@ int GemmPlans::tune(void* memory, size_t bytes) {
     const size_t scales = aligned(static_cast<size_t>((p.m + p.n + 512) * (p.k / 128 + 4)) * sizeof(float));
     if (plan->candidates.size() < 2 || a + b + d + scales > bytes) continue;
     auto* at = static_cast<char*>(memory);
-    // 0x3A is a value near 1 in every format, and so are the scales: no zeros, which would run faster than data does.
+    // 0x3A3A is a normal number in every format, scales included: no zeros, which would run faster than data does.
     cuda::check(cudaMemsetAsync(at, 0x3A, a + b + d + scales, device_.stream()), "fill operands");
     GemmTerm term;
     term.a.data.data = at;
@@ -247,14 +264,18 @@ int GemmPlans::tune(void* memory, size_t bytes) {
     float best = 0;
     for (size_t candidate = 0; candidate < plan->candidates.size(); ++candidate) {
       constexpr int rounds = 3;
-      execute(*plan, candidate, term, out, bias);   // loads the kernel
+      try {
+        execute(*plan, candidate, term, out, bias);   // loads the kernel
+      } catch (const Error&) {
+        continue;   // a candidate of the heuristic that is refused after all; the others are tried
+      }
       cuda::check(cudaEventRecord(begin, device_.stream()), "record an event");
       for (int i = 0; i < rounds; ++i) execute(*plan, candidate, term, out, bias);
       cuda::check(cudaEventRecord(end, device_.stream()), "record an event");
       cuda::check(cudaEventSynchronize(end), "time a product");
       float ms = 0;
       cuda::check(cudaEventElapsedTime(&ms, begin, end), "time a product");
-      if (candidate == 0 || ms < best) {
+      if (best == 0 || ms < best) {
         best = ms;
         plan->chosen = candidate;
       }

@@ -1,12 +1,13 @@
 // Matrix products through cuBLASLt: which scaling modes a product has natively, one plan a shape, its algorithm chosen by timing.
 //
 // In cuBLASLt's column-major terms, out[m, n] = a[m, k] . b[n, k]^T is D = A^T B with A = our b (n x k), B = our a (m x k), both with the contraction
-// contiguous: the only form FP8 has on Hopper. Scale modes and layouts as measured in docs/benchmarks/hopper.md:
+// contiguous: the only form FP8 has on Hopper. Scale modes and layouts (cuBLASLt's documentation; tests/parity/device/gemm_test.cpp):
 //   one a tensor      CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
 //   one a row         OUTER_VEC_32F, of both operands or of none
 //   1 x 128           VEC128_32F,     scales [k / 128][rows]
 //   128 x 128         BLK128x128_32F, scales [rows / 128][k / 128 rounded up to 4]; of one operand at most
-// Other granularities have no native product: gemm() multiplies BF16 copies of the decoded operands (the caller asked for a named emulation).
+// Other granularities and formats have no native product: gemm() multiplies BF16 copies of the decoded operands, a named emulation that a run asks for with
+// precision.emulate. A product whose mode is native but whose extents or layout are not is refused, never emulated in silence.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -29,15 +30,19 @@ struct GemmProblem {
   Dtype a = Dtype::bf16, b = Dtype::bf16, out = Dtype::bf16, bias = Dtype::bf16;
   ScaleMode scale_a = ScaleMode::none, scale_b = ScaleMode::none;
   bool transposed_a = false, transposed_b = false;   // stored [k, rows]: unquantized operands only
+  uint32_t alignment = 16;                           // bytes that divide every pointer and row, at most 16
   bool fast = false, accumulate = false, has_bias = false;
   auto operator<=>(const GemmProblem&) const = default;
 };
-std::string describe(const GemmProblem& p);   // "[8192, 4096] = e4m3 1x128 [8192, 4096] . e4m3 128x128 [4096, 4096]^T, accurate"
+// "[256, 384] bf16 = e4m3 1x128 [256, 512] ld 512 . e4m3 128x128 [384, 512]^T ld 512, accurate": unique, the key of a stored choice.
+std::string describe(const GemmProblem& p);
 
 ScaleMode scale_mode(const Operand& o);
 GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
-// Why cuBLASLt on compute capability 9.0 does not do this product; empty when it does.
-std::string why_not_native(const GemmProblem& p);
+// Why compute capability 9.0 and cuBLASLt have no mode for these formats and scales; empty when they have one.
+std::string why_emulated(const GemmProblem& p);
+// Why a product that has a mode cannot be done as it is; empty when it can.
+std::string why_refused(const GemmProblem& p);
 
 class GemmPlans {
  public:
@@ -50,7 +55,8 @@ class GemmPlans {
   // Times the candidates of every plan made so far and keeps the fastest, using `memory` for operands and result; a product that does not fit keeps its
   // first candidate. Outside the step. Returns how many were timed.
   int tune(void* memory, size_t bytes);
-  // The algorithm in use by product, as cuBLASLt's opaque words: stored with a run, so that a resumed run multiplies alike.
+  // The algorithm in use by product, as cuBLASLt's opaque words: stored with a run, so that a resumed run multiplies alike. choose() comes before the first
+  // product; words that this cuBLASLt does not take are an Error(device) when the product is first made.
   using Algorithm = std::array<uint64_t, 8>;
   std::map<std::string, Algorithm> choices() const;
   void choose(const std::map<std::string, Algorithm>& choices);

@@ -48,11 +48,10 @@ __global__ void __launch_bounds__(threads) cross_entropy(CrossEntropy p) {
       largest = here;
     }
 #pragma unroll
-    for (int i = 0; i < vector_width; ++i) sum += c + i < p.vocab ? fast_exp(v.at(i) - largest) : 0.0f;
+    for (int i = 0; i < vector_width; ++i) sum += c + i < p.vocab ? fast_exp(v.at(i) - largest) : 0.0f;   // NaN - -Inf is NaN: it stays in the sum
   }
   const float shift = block_max<threads>(largest);
-  const float mine = largest == minus_infinity() ? 0.0f : sum * fast_exp(largest - shift);
-  const float total = block_sum<threads>(mine), lse = shift + logf(total);
+  const float total = block_sum<threads>(sum * fast_exp(largest - shift)), lse = shift + logf(total);
   if (threadIdx.x == 0) {
     p.loss[row] = lse - to_float(x[label]);
     p.z[row] = p.z_coefficient * lse * lse;

@@ -47,7 +47,7 @@ class Products : public ::testing::Test {
   double error(const std::vector<std::pair<Pair, Pair>>& terms, int64_t m, int64_t n, Dtype out, float beta, Accumulate accumulate, bool with_bias = false) {
     Host first = normal("c", out, {m, n}), bias = normal("bias", Dtype::bf16, {n});
     Host want = first;
-    const Tensor got = rig_.upload(first), bias_on_device = rig_.upload(bias);
+    const Tensor got = rig_.upload(first), again = rig_.upload(first), bias_on_device = rig_.upload(bias);
     std::vector<GemmTerm> host, device;
     for (const auto& [a, b] : terms) {
       host.push_back({a.host, b.host});
@@ -55,12 +55,15 @@ class Products : public ::testing::Test {
     }
     rig_.on_host([&](Ctx& ctx) { cpu::gemm(ctx, host, want.tensor(), beta, accumulate, with_bias ? bias.tensor() : Tensor{}); });
     try {
-      rig_.on_device([&](Ctx& ctx) { cuda::gemm(ctx, device, got, beta, accumulate, with_bias ? bias_on_device : Tensor{}); });
+      for (const Tensor& out_again : {got, again}) {
+        rig_.on_device([&](Ctx& ctx) { cuda::gemm(ctx, device, out_again, beta, accumulate, with_bias ? bias_on_device : Tensor{}); });
+      }
     } catch (const Error& refused) {
       ADD_FAILURE() << refused.what();
       return std::numeric_limits<double>::quiet_NaN();
     }
     const Host result = rig_.download(got);
+    expect_same(rig_.download(again), result, "the same product again");
     double difference = 0, size = 0;
     for (int64_t i = 0; i < want.elements(); ++i) {
       const double d = static_cast<double>(result.at(i)) - want.at(i);
@@ -109,7 +112,8 @@ TEST_F(Products, native_modes) {
           const std::string what = fmt::format("{} {}x{}x{} {} {}", mode.name, m, n, k, columns ? "column images" : "row images", name(out));
           const Pair a = operand("a" + what, mode.a, m, k, columns), b = operand("b" + what, mode.b, n, k, columns);
           const MatrixView shape(Tensor{nullptr, out, {m, n}});
-          EXPECT_EQ(cuda::why_not_native(cuda::problem_of({a.device, b.device}, shape, beta, Accumulate::accurate, {})), "") << what;
+          const cuda::GemmProblem problem = cuda::problem_of({a.device, b.device}, shape, beta, Accumulate::accurate, {});
+          EXPECT_EQ(cuda::why_emulated(problem) + cuda::why_refused(problem), "") << what;
           // FP32 sums in two orders; BF16 results are rounded once by both, to neighbours at worst.
           EXPECT_LT(error({{a, b}}, m, n, out, beta, Accumulate::accurate), out == Dtype::bf16 ? 2e-3 : 1e-3) << what;
           if (mode.a.per_tensor() && mode.a.quantized()) {
@@ -141,9 +145,41 @@ TEST_F(Products, emulated_modes) {
   for (const QuantSpec& spec : {mx, fp4, fp6}) {
     const Pair a = operand("a", spec, 256, 384, false), b = operand("b", spec, 128, 384, true);
     const MatrixView shape(Tensor{nullptr, Dtype::f32, {256, 128}});
-    EXPECT_NE(cuda::why_not_native(cuda::problem_of({a.device, b.device}, shape, 0.0f, Accumulate::accurate, {})), "");
+    EXPECT_NE(cuda::why_emulated(cuda::problem_of({a.device, b.device}, shape, 0.0f, Accumulate::accurate, {})), "");
     // Power-of-two scales leave decoded values exact in BF16; NVFP4's do not.
     EXPECT_LT(error({{a, b}}, 256, 128, Dtype::f32, 0.0f, Accumulate::accurate), spec.scale == ScaleKind::ue4m3 ? 4e-3 : 1e-4) << name(spec.format);
+    finish();
+  }
+}
+
+// Extents that FP8 has not, and a square image read the other way round, as the CPU backend does.
+TEST_F(Products, impossible_ones_are_refused) {
+  const QuantSpec line = spec_of(Dtype::e4m3, 1, 128), square = spec_of(Dtype::e4m3, 128, 128);
+  const auto refusal = [&](const GemmTerm& term, int64_t m, int64_t n) -> std::string {
+    const Tensor out = rig_.upload(Host(Dtype::bf16, {m, n}, 0));
+    try {
+      rig_.on_device([&](Ctx& ctx) { cuda::gemm(ctx, {&term, 1}, out, 0.0f, Accumulate::accurate, {}); });
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "it was done";
+  };
+  const Pair a = operand("a", line, 72, 256, false), b = operand("b", square, 128, 256, false), c = operand("c", line, 64, 128, false);
+  EXPECT_NE(refusal({a.device, b.device}, 72, 128).find("multiples of 16"), std::string::npos);
+  EXPECT_NE(refusal({c.device, b.device.flipped()}, 64, 256).find("contraction contiguous"), std::string::npos);
+  finish();
+}
+
+// Column ranges: rows of the result further apart than they are long, and a range that begins at no multiple of 16 bytes.
+TEST_F(Products, column_ranges_of_a_wider_result) {
+  for (const int64_t first : {0, 36, 128}) {
+    const Pair a = operand("a", QuantSpec{}, 100, 72, false), b = operand("b", QuantSpec{}, 60, 72, true);
+    Host whole = normal("whole", Dtype::bf16, {100, 256}), want = whole;
+    const Tensor on_device = rig_.upload(whole);
+    const GemmTerm host{a.host, b.host}, device{a.device, b.device};
+    rig_.on_host([&](Ctx& ctx) { cpu::gemm(ctx, {&host, 1}, MatrixView(want.tensor()).columns(first, 60), 0.0f, Accumulate::accurate, {}); });
+    rig_.on_device([&](Ctx& ctx) { cuda::gemm(ctx, {&device, 1}, MatrixView(on_device).columns(first, 60), 0.0f, Accumulate::accurate, {}); });
+    expect_close(rig_.download(on_device), want, 1e-5, fmt::format("columns from {}", first));
     finish();
   }
 }

@@ -198,6 +198,11 @@ TEST(TokenMeta, RoundTripAndStrictness) {
   const TokenMeta meta{"hf-bpe", "t.json", "0123456789abcdef", 50257, 50256, 3, 99, "fedcba9876543210"};
   const std::string text = to_json(meta);
   const TokenMeta back = parse_token_meta(text, "m");
+  EXPECT_EQ(back.build_xxh64, meta.build_xxh64);
+  TokenMeta earlier = meta;   // version 1 began without it
+  earlier.build_xxh64.clear();
+  EXPECT_EQ(to_json(earlier).find("build_xxh64"), std::string::npos);
+  EXPECT_EQ(parse_token_meta(to_json(earlier), "m").build_xxh64, "");
   EXPECT_EQ(to_json(back), text);
   EXPECT_EQ(back.eod_id, 50256);
   TokenMeta none = meta;
