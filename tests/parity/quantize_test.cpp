@@ -41,20 +41,12 @@ std::vector<Spec> specs() {
       add(name + " dy", r.dy_row, r.dy_col);
     }
   }
-  const auto odd = [](Dtype format, int64_t rows, int64_t cols, ScaleKind scale) {
-    QuantSpec s;
-    s.format = format;
-    s.block_rows = rows;
-    s.block_cols = cols;
-    s.scale = scale;
-    return s;
-  };
-  add("1x64", odd(Dtype::e4m3, 1, 64, ScaleKind::fp32), odd(Dtype::e5m2, 1, 64, ScaleKind::pow2));
-  add("48x80", odd(Dtype::e5m2, 48, 80, ScaleKind::pow2), odd(Dtype::e4m3, 7, 3, ScaleKind::fp32));
-  add("1x128 e5m2", odd(Dtype::e5m2, 1, 128, ScaleKind::fp32), odd(Dtype::e5m2, 1, 128, ScaleKind::fp32));
-  add("e8m0 128", odd(Dtype::e4m3, 1, 128, ScaleKind::e8m0), odd(Dtype::e4m3, 1, 128, ScaleKind::e8m0));
-  add("tensor and rows", odd(Dtype::e4m3, 0, 0, ScaleKind::fp32), odd(Dtype::e4m3, 1, 0, ScaleKind::fp32));
-  QuantSpec stochastic = odd(Dtype::e4m3, 1, 128, ScaleKind::fp32);
+  add("1x64", spec_of(Dtype::e4m3, 1, 64, ScaleKind::fp32), spec_of(Dtype::e5m2, 1, 64, ScaleKind::pow2));
+  add("48x80", spec_of(Dtype::e5m2, 48, 80, ScaleKind::pow2), spec_of(Dtype::e4m3, 7, 3, ScaleKind::fp32));
+  add("1x128 e5m2", spec_of(Dtype::e5m2, 1, 128, ScaleKind::fp32), spec_of(Dtype::e5m2, 1, 128, ScaleKind::fp32));
+  add("e8m0 128", spec_of(Dtype::e4m3, 1, 128, ScaleKind::e8m0), spec_of(Dtype::e4m3, 1, 128, ScaleKind::e8m0));
+  add("tensor and rows", spec_of(Dtype::e4m3, 0, 0, ScaleKind::fp32), spec_of(Dtype::e4m3, 1, 0, ScaleKind::fp32));
+  QuantSpec stochastic = spec_of(Dtype::e4m3, 1, 128, ScaleKind::fp32);
   stochastic.rounding = Rounding::stochastic;
   add("stochastic", stochastic, stochastic);
   return out;

@@ -80,13 +80,7 @@ class Both {
 
 std::string label(const std::string& what, Dtype dtype, int64_t rows, int64_t cols) { return what + " " + std::string(name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols); }
 
-QuantSpec blocks_1x128() {
-  QuantSpec s;
-  s.format = Dtype::e4m3;
-  s.block_rows = 1;
-  s.block_cols = 128;
-  return s;
-}
+QuantSpec blocks_1x128() { return spec_of(Dtype::e4m3, 1, 128); }
 
 TEST(rmsnorm, forward) {
   Rig rig;

@@ -1,11 +1,11 @@
 // The general family (quantize.h): any block shape, format, scale rule and rounding, statistics. Three passes: maxima of blocks, scales, codes.
 #include "cuda/kernels/quantize.h"
+#include "cuda/kernels/multiplier.cuh"
 #include "cuda/kernels/philox.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/source.cuh"
 #include "cuda/launch.h"
 #include "numerics/hadamard.h"
-#include "numerics/scale.h"
 
 namespace octet::cuda {
 namespace {
@@ -57,30 +57,14 @@ __global__ void __launch_bounds__(threads) block_maxima(SourceParams s, Blocks b
   if (bad && nonfinite) atomicAdd(nonfinite, static_cast<unsigned long long>(bad));
 }
 
-// Quantize multiplier of each block, and its inverse where the image wants it (numerics/scale.h).
+// Multiplier of each block, and its inverse where the image wants it.
 __global__ void make_scales(ImageParams image, Blocks b, int64_t grid_cols, const unsigned* maxima, const float* tensor_amax, float* multiplier) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= b.count) return;
-  const ScaleParams& p = image.scale;
-  const float max = format_info(p.format).max_finite, amax = __uint_as_float(maxima[i]);
-  const float bounded = amax < p.epsilon ? p.epsilon : amax;
-  float scale, inverse;
-  if (p.rule == ScaleRule::e8m0) {
-    const uint8_t code = mx_scale_code(bounded, p.format);
-    scale = e8m0_reciprocal(code);
-    inverse = e8m0_decode(code);
-  } else if (p.rule == ScaleRule::two_level) {
-    const float tensor_scale = two_level_tensor_scale(*tensor_amax, max, p.epsilon);
-    const uint8_t code = two_level_block_code(bounded, max, tensor_scale);
-    scale = two_level_multiplier(code, tensor_scale);
-    inverse = two_level_scale_inv(code, tensor_scale);
-  } else {
-    scale = p.stored ? *p.stored : scale_from_amax(amax, max, p.pow2, p.epsilon, p.overflow_scale, p.fp64_divide);
-    inverse = inverse_scale(scale);
-  }
-  multiplier[i] = scale;
+  const Multiplier m = multiplier_of(image.scale, __uint_as_float(maxima[i]), *tensor_amax);
+  multiplier[i] = m.scale;
   const int64_t r = i / grid_cols, c = i % grid_cols;
-  image.scale_inv[(image.transposed ? c : r) * image.scale_row_stride + (image.transposed ? r : c) * image.scale_col_stride] = inverse;
+  image.scale_inv[(image.transposed ? c : r) * image.scale_row_stride + (image.transposed ? r : c) * image.scale_col_stride] = m.inverse;
 }
 
 __device__ __forceinline__ void merge_into(ImageHealth& h, const ImageHealth& o) {

@@ -4,10 +4,10 @@
 // units of eight bytes (eight rows of one column), their place within the column's 128 bytes XORed by the column group, so that neither side has
 // bank conflicts. Measured: docs/benchmarks/hopper.md.
 #include "cuda/kernels/quantize.h"
+#include "cuda/kernels/multiplier.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/source.cuh"
 #include "cuda/launch.h"
-#include "numerics/scale.h"
 
 namespace octet::cuda {
 namespace {
@@ -33,18 +33,6 @@ __device__ __forceinline__ uint32_t wider(uint32_t m) { return max(m & 0xFFFFu, 
 __device__ __forceinline__ float amax_of(uint32_t bits16) { return __uint_as_float((bits16 > bf16_inf ? bf16_inf : bits16) << 16); }
 
 __device__ __forceinline__ int nonfinite_in(uint32_t word) { return ((word & 0x7FFFu) >= bf16_inf) + ((word >> 16 & 0x7FFFu) >= bf16_inf); }
-
-struct Multiplier {
-  float scale, inverse;
-};
-__device__ __forceinline__ Multiplier multiplier_of(const ScaleParams& p, float amax) {
-  if (p.rule == ScaleRule::e8m0) {
-    const uint8_t code = mx_scale_code(amax > p.epsilon ? amax : p.epsilon, p.format);
-    return {e8m0_reciprocal(code), e8m0_decode(code)};
-  }
-  const float scale = scale_from_amax(amax, format_info(p.format).max_finite, p.pow2, p.epsilon, p.overflow_scale, p.fp64_divide);
-  return {scale, inverse_scale(scale)};
-}
 
 __device__ __forceinline__ uint32_t pack2(Dtype format, float low, float high) {
   return format == Dtype::e4m3 ? ptx::pack_e4m3(low, high) : ptx::pack_e5m2(low, high);
@@ -268,13 +256,7 @@ __global__ void __launch_bounds__(threads) amax_tile(SourceParams s, AmaxOut out
 __global__ void scales_from_maxima(ScaleParams scale, float* amax_to_multiplier, float* scale_inv, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  Multiplier m;
-  if (scale.stored) {
-    m.scale = *scale.stored;
-    m.inverse = inverse_scale(m.scale);
-  } else {
-    m = multiplier_of(scale, amax_to_multiplier[i]);
-  }
+  const Multiplier m = multiplier_of(scale, amax_to_multiplier[i]);
   amax_to_multiplier[i] = m.scale;
   scale_inv[i] = m.inverse;
 }

@@ -10,15 +10,6 @@ using namespace parity;
 
 namespace {
 
-QuantSpec spec_of(Dtype format, int64_t rows, int64_t cols, ScaleKind scale = ScaleKind::fp32) {
-  QuantSpec s;
-  s.format = format;
-  s.block_rows = rows;
-  s.block_cols = cols;
-  s.scale = scale;
-  return s;
-}
-
 // One operand on both machines: quantized there from the same BF16 values, or those values themselves.
 struct Pair {
   Operand host, device;

@@ -82,14 +82,6 @@ class Timings : public ::testing::Test {
   double copy_rate_ = 0;
 };
 
-QuantSpec spec_of(Dtype format, int64_t rows, int64_t cols) {
-  QuantSpec s;
-  s.format = format;
-  s.block_rows = rows;
-  s.block_cols = cols;
-  return s;
-}
-
 TEST_F(Timings, memory_bound) {
   const auto n = static_cast<double>(tokens * hidden), wide = static_cast<double>(tokens * inner);
   const Tensor x = random(Dtype::bf16, {tokens, hidden}), delta = random(Dtype::bf16, {tokens, hidden}), sum = blank(Dtype::bf16, {tokens, hidden}), y = blank(Dtype::bf16, {tokens, hidden});
