@@ -55,7 +55,7 @@ class Checker:
 
     def __init__(self, dump, gemm_tolerance=None):
         self.dump = dump
-        self.gemm_tolerance = TENSOR_CORE_TOLERANCE if gemm_tolerance is None and dump.gemm == "exact" else gemm_tolerance
+        self.gemm_tolerance = TENSOR_CORE_TOLERANCE if gemm_tolerance is None and dump.gemm in ("exact", "cublaslt") else gemm_tolerance
         self.report = Report()
         self.expected = set()
 

@@ -119,13 +119,20 @@ class Hasher {
 
 uint64_t write_tensor(File& file, const TensorBytes& t) {
   const uint64_t bytes = checked_bytes(t);
-  OCTET_CHECK(t.data != nullptr || bytes == 0, "tensor {} has no data", t.name);
+  OCTET_CHECK(t.data != nullptr || t.fetch || bytes == 0, "tensor {} has no data", t.name);
   Hasher hasher;
-  const char* data = static_cast<const char*>(t.data);
-  for (uint64_t at = 0; at < bytes; at += piece_bytes) {
-    const size_t n = static_cast<size_t>(std::min<uint64_t>(piece_bytes, bytes - at));
-    hasher.update(data + at, n);
-    file.write_all(data + at, n);
+  const auto write = [&](const void* start) {
+    const char* data = static_cast<const char*>(start);
+    for (uint64_t at = 0; at < bytes; at += piece_bytes) {
+      const size_t n = static_cast<size_t>(std::min<uint64_t>(piece_bytes, bytes - at));
+      hasher.update(data + at, n);
+      file.write_all(data + at, n);
+    }
+  };
+  if (t.fetch) {
+    t.fetch(write);
+  } else {
+    write(t.data);
   }
   return hasher.digest();
 }

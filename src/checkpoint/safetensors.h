@@ -11,6 +11,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -26,11 +27,15 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 
 constexpr uint64_t safetensors_max_header_bytes = 100'000'000;  // of the standard
 
+// Calls its argument with the address of a tensor's bytes, which are valid during the call: for tensors that lie on a device or in another form.
+using FetchBytes = std::function<void(const std::function<void(const void* data)>& use)>;
+
 struct TensorBytes {
   std::string name;  // UTF-8, unique in the file, not "__metadata__"
   Dtype dtype = Dtype::f32;
   Shape shape;
-  const void* data = nullptr;  // may be null only when the tensor has no elements
+  const void* data = nullptr;  // may be null only when the tensor has no elements or `fetch` is given
+  FetchBytes fetch{};          // instead of data; called once, when the tensor is written
 };
 
 // Writes and fsyncs a file (created or truncated in place; the caller sees to atomicity), removes it when that fails.

@@ -89,7 +89,7 @@ std::vector<Shard> plan_shards(const std::vector<TensorToSave>& tensors, uint64_
         room = max_shard_bytes;
       }
       room -= std::min(room, bytes);
-      shards.back().tensors.push_back({key, t.dtype, t.shape, t.data});
+      shards.back().tensors.push_back({key, t.dtype, t.shape, t.data, t.fetch});
       shards.back().sources.push_back(i);
     }
   }

@@ -34,6 +34,7 @@ struct TensorToSave {
   const void* data = nullptr;
   std::optional<Shape> global_shape{};  // absent: data is the whole tensor
   Shape offset{};                       // of data in the global tensor; used with global_shape only
+  FetchBytes fetch{};                   // instead of data
 };
 
 inline constexpr const char* latest_file = "LATEST";

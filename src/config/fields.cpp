@@ -89,6 +89,8 @@ void add_training(Table<RunConfig>& t) {
   t.add(kWarn, OCTET_FIELD(optim.eps), "added to the root of the second moment").above(0).below(1).flag("--adam-eps");
   t.add(kWarn, OCTET_FIELD(optim.weight_decay), "decoupled decay of the matrices").at_least(0).at_most(100).flag("--weight-decay");
   t.add(kWarn, OCTET_FIELD(optim.clip_norm), "largest gradient norm; 0: no clipping").at_least(0).flag("--clip-grad");
+  t.add(kFree, OCTET_FIELD(optim.master_weights), "fp32; bf16_remainder: the BF16 weight and the 16 bits below it, the same values in 2 bytes less").one_of({"fp32", "bf16_remainder"});
+  t.add(kWarn, OCTET_FIELD(optim.moments), "fp32; bf16: half the memory, rounded stochastically").one_of({"fp32", "bf16"});
   t.add(kWarn, OCTET_FIELD(optim.z_loss), "coefficient of the mean squared log-normalizer").at_least(0).at_most(1);
   t.add(kWarn, OCTET_FIELD(sched.type), "learning-rate schedule").one_of({"constant", "linear", "cosine", "wsd"}).flag("--lr-decay-style");
   t.add(kWarn, OCTET_FIELD(sched.warmup_steps), "steps of linear warm-up").at_least(0).at_most(1e9).flag("--lr-warmup-iters").units();
@@ -165,6 +167,7 @@ void add_running(Table<RunConfig>& t) {
   t.add(kFree, OCTET_FIELD(run.tokens), "instead of run.steps: tokens to train on, rounded up to whole steps").at_least(1).at_most(9e18).derived("not given").units();
   t.add(kForbidden, OCTET_FIELD(run.seed), "seed of weights, sample order and stochastic rounding").flag("--seed");
   t.add(kWarn, OCTET_FIELD(run.device), "where to train").one_of({"auto", "cpu", "cuda"});
+  t.add(kWarn, OCTET_FIELD(run.gemm_choice), "algorithms of a GPU's matrix products: timed once, at the start; or the library's first suggestion").one_of({"timed", "heuristic"});
   t.add(kFree, OCTET_FIELD(run.threads), "CPU threads; 0: all usable cores").at_least(0).at_most(4096);
   t.add(kForbidden, OCTET_FIELD(run.init_perturbation),
         "every initial weight times (1 + p N(0,1)): twins, whose spread shows how chaotic the comparison's regime is").at_least(0);

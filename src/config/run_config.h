@@ -85,6 +85,8 @@ struct OptimConfig {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
   double clip_norm = 1.0;   // 0: no clipping
   double z_loss = 0.0;      // coefficient of mean(logsumexp^2)
+  std::string master_weights = "fp32";  // fp32 | bf16_remainder: the BF16 weight and the 16 bits below it; the same values in 2 bytes less
+  std::string moments = "fp32";         // fp32 | bf16, rounded stochastically
   bool operator==(const OptimConfig&) const = default;
 };
 
@@ -195,6 +197,7 @@ struct RunSection {
   uint64_t seed = 1234;
   std::string device = "auto";     // auto | cpu | cuda
   int64_t threads = 0;             // 0: all usable cores
+  std::string gemm_choice = "timed";  // timed | heuristic: how a GPU's products find their algorithms; stored in checkpoints
   std::string cpu_gemm = "blas";   // blas | fixed (own summation order, golden curves) | exact (bit model of FP8 tensor cores)
   double init_perturbation = 0;    // initial weights times (1 + p N(0,1)); for twins
   std::string dir;                 // run directory; --run-dir

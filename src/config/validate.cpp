@@ -218,7 +218,9 @@ void validate(RunConfig& c) {
   check_precision(c.precision, c);
   check_parallel(c.parallel);
   check_log(c.log);
-  if (c.run.device == "cuda") fail("run.device", "\"cuda\", but this build trains on the CPU", "set it to \"cpu\" or \"auto\"");
+  if (c.optim.master_weights == "bf16_remainder" && c.precision.recipe == "fp32") {
+    fail("optim.master_weights", "\"bf16_remainder\", but the recipe fp32 has no BF16 weights", "set it to \"fp32\", or choose another recipe");
+  }
 }
 
 }  // namespace octet

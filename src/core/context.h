@@ -26,11 +26,14 @@ class Ctx {
  public:
   // On the CPU.
   Ctx(ThreadPool& pool, Arena& scratch, GemmMath math) : math_(math), pool_(&pool), scratch_(&scratch) {}
-  // On a GPU; scratch is device memory. The pool serves what stays on the host.
-  Ctx(cuda::Device& device, ThreadPool& pool, Arena& scratch) : cuda_(&device), pool_(&pool), scratch_(&scratch) {}
+  // On a GPU; scratch is device memory. The pool serves what stays on the host. device may be null for a dry run.
+  Ctx(cuda::Device* device, ThreadPool& pool, Arena& scratch) : device_(DeviceKind::cuda), cuda_(device), pool_(&pool), scratch_(&scratch) {}
 
-  DeviceKind device() const { return cuda_ ? DeviceKind::cuda : DeviceKind::cpu; }
-  cuda::Device& cuda() { return *cuda_; }
+  DeviceKind device() const { return device_; }
+  cuda::Device& cuda() {
+    OCTET_CHECK(cuda_ != nullptr, "a dry run has no device{}", "");
+    return *cuda_;
+  }
   GemmMath gemm_math() const { return math_; }
   ThreadPool& pool() { return *pool_; }
   Arena& scratch() { return *scratch_; }
@@ -43,6 +46,7 @@ class Ctx {
   Tracer* tracer = nullptr;
 
  private:
+  DeviceKind device_ = DeviceKind::cpu;
   cuda::Device* cuda_ = nullptr;
   GemmMath math_ = GemmMath::blas;
   ThreadPool* pool_;

@@ -6,19 +6,20 @@
 
 namespace octet {
 
-enum class Dtype : uint8_t { f32, bf16, i32, u8, e4m3, e5m2, e3m2, e2m3, e2m1, e8m0 };
+enum class Dtype : uint8_t { f32, bf16, i32, u8, e4m3, e5m2, e3m2, e2m3, e2m1, e8m0, u16 };
 
 constexpr size_t size_bytes(Dtype d) {
   switch (d) {
     case Dtype::f32:
     case Dtype::i32: return 4;
-    case Dtype::bf16: return 2;
+    case Dtype::bf16:
+    case Dtype::u16: return 2;
     default: return 1;
   }
 }
 
 constexpr std::string_view name(Dtype d) {
-  constexpr std::string_view names[] = {"f32", "bf16", "i32", "u8", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e8m0"};
+  constexpr std::string_view names[] = {"f32", "bf16", "i32", "u8", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e8m0", "u16"};
   return names[static_cast<size_t>(d)];
 }
 

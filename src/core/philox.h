@@ -9,7 +9,7 @@
 
 namespace octet {
 
-enum class RngPurpose : uint32_t { init = 1, stochastic_rounding = 2, perturbation = 3 };
+enum class RngPurpose : uint32_t { init = 1, stochastic_rounding = 2, perturbation = 3, moments = 4 };
 
 // FNV-1a, 64 bits (Fowler, Noll, Vo).
 constexpr uint64_t fnv1a64(std::string_view s) {

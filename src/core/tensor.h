@@ -13,6 +13,7 @@ struct DtypeOf;
 template <> struct DtypeOf<float> { static constexpr Dtype value = Dtype::f32; };
 template <> struct DtypeOf<bf16> { static constexpr Dtype value = Dtype::bf16; };
 template <> struct DtypeOf<int32_t> { static constexpr Dtype value = Dtype::i32; };
+template <> struct DtypeOf<uint16_t> { static constexpr Dtype value = Dtype::u16; };
 
 struct Tensor {
   void* data = nullptr;
@@ -25,7 +26,7 @@ struct Tensor {
   int64_t cols() const { return shape.cols(); }
   size_t bytes() const { return static_cast<size_t>(elements()) * size_bytes(dtype); }
 
-  // Typed access; float, bf16 and int32_t check the dtype, uint8_t reads the codes of any one-byte format.
+  // Typed access; float, bf16, int32_t and uint16_t check the dtype, uint8_t reads the codes of any one-byte format.
   template <class T>
   T* as() const {
     if constexpr (sizeof(T) == 1) {

@@ -27,12 +27,13 @@ void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor
 void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table);
 void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
                    const Tensor& z);
-double sum(Ctx& ctx, const Tensor& x);
-double sum_squares(Ctx& ctx, const Tensor& x);
+void sum(Ctx& ctx, const Tensor& x, double* total);
+void sum_squares(Ctx& ctx, const Tensor& x, double* total);
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to);
-void adamw(Ctx& ctx, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& working, const AdamwStep& step);
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control);
+void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome);
 void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working);
 
 // Start-up self-test of the BLAS behind gemm: right results, one thread a call, and not the reference implementation.

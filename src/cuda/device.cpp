@@ -31,6 +31,11 @@ void throw_cuda_error(const char* what, cudaError_t error) {
               "see the log for the step; run 'nvidia-smi' on this machine");
 }
 
+int device_count() {
+  int n = 0;
+  return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+}
+
 Device::Device(int index) {
   check(cudaSetDevice(index), "choose the device");
   cudaDeviceProp p{};
@@ -39,6 +44,12 @@ Device::Device(int index) {
   for (const char c : p.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(c));
   info_ = {index, p.name, uuid, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem};
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+}
+
+std::pair<size_t, size_t> Device::free_and_total() const {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "ask for free memory");
+  return {free, total};
 }
 
 Device::~Device() {

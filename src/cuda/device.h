@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/arena.h"
 
@@ -23,6 +24,9 @@ struct DeviceInfo {
   size_t memory_bytes = 0;
 };
 
+// Devices that this process can use; 0 also without a driver.
+int device_count();
+
 class Device {
  public:
   explicit Device(int index);
@@ -31,6 +35,7 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   const DeviceInfo& info() const { return info_; }
+  std::pair<size_t, size_t> free_and_total() const;   // bytes, of all processes together
   CUstream_st* stream() const { return stream_; }
   // Device memory, filled in stream order. The device must outlive the arenas made of it.
   MemorySource memory();

@@ -124,22 +124,14 @@ void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t
                                      backward});
 }
 
-// The host waits for the sum: the one place where an operator does (docs/architecture.md, seams).
-static double summed(Ctx& ctx, const Tensor& x, bool squares) {
+static void add_sum(Ctx& ctx, const Tensor& x, bool squares, double* total) {
   Arena::Scope scope(ctx.scratch());
-  double* total = ctx.scratch().alloc_array<double>(1);
   double* partial = ctx.scratch().alloc_array<double>(sum_tiles(x.elements()));
-  if (ctx.planning()) return 0;
-  const double none = 0;
-  ctx.cuda().copy_in(total, &none, sizeof none);
-  if (x.elements() != 0) launch_sum(stream(ctx), x.as<float>(), x.elements(), squares, partial, total);
-  double sum = 0;
-  ctx.cuda().copy_out(&sum, total, sizeof sum);
-  return sum;
+  if (!ctx.planning() && x.elements() != 0) launch_sum(stream(ctx), x.as<float>(), x.elements(), squares, partial, total);
 }
 
-double sum(Ctx& ctx, const Tensor& x) { return summed(ctx, x, false); }
-double sum_squares(Ctx& ctx, const Tensor& x) { return summed(ctx, x, true); }
+void sum(Ctx& ctx, const Tensor& x, double* total) { add_sum(ctx, x, false, total); }
+void sum_squares(Ctx& ctx, const Tensor& x, double* total) { add_sum(ctx, x, true, total); }
 
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias) {
   if (ctx.planning() || dy.elements() == 0) return;
@@ -157,9 +149,14 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   if (!ctx.planning()) ctx.cuda().copy_inside(to.data, from.data, from.bytes());
 }
 
-void adamw(Ctx& ctx, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& working, const AdamwStep& step) {
-  if (ctx.planning() || master.elements() == 0) return;
-  launch_adamw(stream(ctx), master.as<float>(), m.as<float>(), v.as<float>(), grad.as<float>(), words(working), master.elements(), step);
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
+  if (ctx.planning() || t.grad.elements() == 0) return;
+  launch_adamw(stream(ctx), {static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), t.m.dtype == Dtype::bf16,
+                             ctx.seed, name_hash, ctx.step, control}, step);
+}
+
+void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) {
+  if (!ctx.planning()) launch_decide_step(stream(ctx), inputs, outcome);
 }
 
 void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working) {

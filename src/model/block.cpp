@@ -10,7 +10,7 @@ namespace {
 
 // The pass as a stage sees it whose results are dropped after forward: they come from scratch instead of saved memory.
 Pass with_temporary_results(const Pass& pass, bool dropped) {
-  return dropped ? Pass{pass.ctx, pass.quant, pass.ctx.scratch(), pass.statistics, pass.dump, pass.micro_batch, pass.first_row} : pass;
+  return dropped ? pass.with_saved(pass.ctx.scratch()) : pass;
 }
 
 }  // namespace

@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "recipe/qtensor.h"
+#include "ops/machine.h"
 
 namespace octet {
 
 class Dump {
  public:
-  explicit Dump(std::string module_glob) : glob_(std::move(module_glob)) {}
+  // machine: where the tensors lie.
+  Dump(std::string module_glob, Machine& machine) : glob_(std::move(module_glob)), machine_(machine) {}
 
   struct Entry {
     std::string name;
@@ -38,7 +39,16 @@ class Dump {
   std::vector<StoredScale> stored_scales;   // of delayed and static scaling
 
  private:
+  struct Strided {
+    const void* data;
+    Dtype dtype;
+    int64_t rows, cols, row_stride, col_stride;   // strides in elements
+  };
+  // Dense, and transposed when asked.
+  void add(const std::string& entry_name, const Strided& m, bool transposed);
+
   std::string glob_;
+  Machine& machine_;
 };
 
 }  // namespace octet

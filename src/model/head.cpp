@@ -24,6 +24,11 @@ Operand slice_k(const Operand& o, int64_t begin, int64_t count) {
   return o.flipped().slice_rows(begin, count).flipped();
 }
 
+void add_to_sums(const Pass& pass, const Tensor& loss, const Tensor& z) {
+  ops::sum(pass.ctx, loss, pass.loss_sums);
+  ops::sum(pass.ctx, z, pass.loss_sums ? pass.loss_sums + 1 : nullptr);
+}
+
 }  // namespace
 
 Head::Head(Param& norm, Linear lm_head, int64_t vocab, float norm_eps, float z_coefficient)
@@ -35,14 +40,14 @@ int64_t Head::chunk_rows(const Pass& pass, int64_t tokens) const {
   return std::min(tokens, std::max<int64_t>(128, chunk_elements / lm_head_.out_features() / 128 * 128));
 }
 
-Loss Head::evaluate(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels) const {
+void Head::evaluate(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels) const {
   Span span(pass.ctx.tracer, "head", "forward + loss");
   Arena& scratch = pass.ctx.scratch();
   Arena::Scope scope(scratch);
   const int64_t tokens = x.rows(), chunk = chunk_rows(pass, tokens);
   const Tensor sum = scratch.alloc(x.dtype, x.shape);
   const Tensor loss = scratch.alloc(Dtype::f32, {tokens}), z = scratch.alloc(Dtype::f32, {tokens});
-  const Pass temporary{pass.ctx, pass.quant, scratch, pass.statistics, pass.dump, pass.micro_batch, pass.first_row};
+  const Pass temporary = pass.with_saved(scratch);
   LinearInput in = lm_head_.allocate_input(temporary, scratch, tokens);
   ops::rmsnorm_quantize(pass.ctx, x, delta, norm_.working, norm_eps_, {sum, in.value, {}, in.images});
   const Tensor logits = scratch.alloc(x.dtype, {chunk, lm_head_.out_features()});
@@ -54,17 +59,17 @@ Loss Head::evaluate(const Pass& pass, const Tensor& x, const Tensor& delta, cons
     lm_head_.forward(pass, part, chunk_logits);
     ops::cross_entropy(pass.ctx, chunk_logits, rows_of(labels, t0, n), vocab_, z_coefficient_, 0.0f, false, rows_of(loss, t0, n), rows_of(z, t0, n));
   }
-  return {ops::sum(pass.ctx, loss), ops::sum(pass.ctx, z)};
+  add_to_sums(pass, loss, z);
 }
 
-Loss Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, float grad_scale, const Tensor& grad) const {
+void Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, float grad_scale, const Tensor& grad) const {
   Span span(pass.ctx.tracer, "head", "forward + loss + backward");
   Arena& scratch = pass.ctx.scratch();
   Arena::Scope scope(scratch);
   const int64_t tokens = x.rows(), chunk = chunk_rows(pass, tokens);
   const Tensor sum = scratch.alloc(x.dtype, x.shape), rstd = scratch.alloc(Dtype::f32, {tokens}), d_norm = scratch.alloc(x.dtype, x.shape);
   const Tensor loss = scratch.alloc(Dtype::f32, {tokens}), z = scratch.alloc(Dtype::f32, {tokens});
-  const Pass temporary{pass.ctx, pass.quant, scratch, pass.statistics, pass.dump, pass.micro_batch, pass.first_row};
+  const Pass temporary = pass.with_saved(scratch);
   LinearInput in = lm_head_.allocate_input(temporary, scratch, tokens);
   ops::rmsnorm_quantize(pass.ctx, x, delta, norm_.working, norm_eps_, {sum, in.value, rstd, in.images});
   lm_head_.note_input(pass, in);
@@ -88,7 +93,7 @@ Loss Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& del
     lm_head_.backward_weight(pass, dy, d_logits, part);
   }
   ops::rmsnorm_backward(pass.ctx, d_norm, sum, norm_.working, rstd, {}, grad, norm_.grad);
-  return {ops::sum(pass.ctx, loss), ops::sum(pass.ctx, z)};
+  add_to_sums(pass, loss, z);
 }
 
 }  // namespace octet

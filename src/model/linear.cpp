@@ -7,24 +7,33 @@
 namespace octet {
 namespace {
 
+// Whether one stored image serves as row and as column image: where the layout of the device lets products read it both ways.
+bool one_image(ImageLayout layout, const QuantSpec& row, const QuantSpec& col) { return layout == ImageLayout::source && images_share_bytes(row, col); }
+
 // Images of a [rows, cols] matrix: quantized ones from the arenas, unquantized ones views of `value`.
-void allocate_pair(const QuantSpec& row_spec, const QuantSpec& col_spec, const MatrixView& value, int64_t rows, int64_t cols, Arena& row_arena, Arena& col_arena,
-                   QuantizedOut& images, Operand& row, Operand& col) {
+void allocate_pair(ImageLayout layout, const QuantSpec& row_spec, const QuantSpec& col_spec, const MatrixView& value, int64_t rows, int64_t cols, Arena& row_arena,
+                   Arena& col_arena, QuantizedOut& images, Operand& row, Operand& col) {
   images.row_spec = row_spec;
   images.col_spec = col_spec;
-  const bool shared = images_share_bytes(row_spec, col_spec);
+  const bool shared = one_image(layout, row_spec, col_spec);
   if (row_spec.quantized()) {
-    row = images.row = alloc_image(shared ? col_arena : row_arena, row_spec, rows, cols, false);
+    row = images.row = alloc_image(shared ? col_arena : row_arena, row_spec, rows, cols, false, layout);
   } else {
     row = Operand::plain(value);
   }
   if (shared) {
     col = row.flipped();
   } else if (col_spec.quantized()) {
-    col = images.col = alloc_image(col_arena, col_spec, rows, cols, true);
+    col = images.col = alloc_image(col_arena, col_spec, rows, cols, true, layout);
   } else {
     col = Operand::plain(value, true);
   }
+}
+
+// Elements quantized; two images of the same bytes count once, whether the device stores them once or twice.
+void count_pair(const Pass& pass, int site, const QuantSpec& row, const QuantSpec& col, int64_t elements) {
+  pass.count(site, row, elements);
+  if (!images_share_bytes(row, col)) pass.count(site, col, elements);
 }
 
 // What quantizing moves: the values once, and a code for each element of each image.
@@ -35,7 +44,8 @@ double quantize_bytes(const MatrixView& value, const QuantizedOut& images) {
 
 }  // namespace
 
-Linear::Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant) : module_(std::move(module)), parts_(std::move(parts)), recipe_(recipe) {
+Linear::Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant, ImageLayout layout)
+    : module_(std::move(module)), parts_(std::move(parts)), recipe_(recipe), layout_(layout) {
   in_ = parts_.front().weight->shape[1];
   site_x_ = quant.add(module_ + "/x", Role::x, recipe_.x_row, recipe_.x_col);
   for (Part& p : parts_) {
@@ -49,7 +59,7 @@ Linear::Linear(std::string module, std::vector<Part> parts, const Recipe& recipe
 void Linear::allocate_images(Arena& arena) {
   for (Part& p : parts_) {
     QuantizedOut unused;
-    allocate_pair(recipe_.w_row, recipe_.w_col, p.weight->working, p.weight->shape[0], in_, arena, arena, unused, p.w_row, p.w_col);
+    allocate_pair(layout_, recipe_.w_row, recipe_.w_col, p.weight->working, p.weight->shape[0], in_, arena, arena, unused, p.w_row, p.w_col);
   }
 }
 
@@ -57,7 +67,7 @@ void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant) {
   for (Part& p : parts_) {
     QuantizedOut out{recipe_.w_row, recipe_.w_col, {}, {}, quant.target(p.site_w)};
     if (recipe_.w_row.quantized()) out.row = p.w_row;
-    if (recipe_.w_col.quantized() && !images_share_bytes(recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
+    if (recipe_.w_col.quantized() && !one_image(layout_, recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
     if (!out.row.data.rows && !out.col.data.rows) continue;
     Span span(ctx.tracer, module_, "quantize w", {.bytes = quantize_bytes(p.weight->working, out)});
     ops::quantize(ctx, p.weight->working, out);
@@ -84,15 +94,13 @@ LinearInput Linear::input_of(const Pass& pass, Arena& temporary, const Tensor& v
 LinearInput Linear::make_input(const Pass& pass, Arena& temporary, const Tensor& value, int64_t tokens) const {
   LinearInput x;
   x.value = value;
-  allocate_pair(recipe_.x_row, recipe_.x_col, value, tokens, in_, temporary, pass.saved, x.images, x.row, x.col);
+  allocate_pair(layout_, recipe_.x_row, recipe_.x_col, value, tokens, in_, temporary, pass.saved, x.images, x.row, x.col);
   x.images.target = pass.target(site_x_);
   return x;
 }
 
 void Linear::note_input(const Pass& pass, const LinearInput& x) const {
-  const int64_t n = x.row.data.rows * in_;
-  if (x.images.row.data.rows) pass.count(site_x_, recipe_.x_row, n);
-  if (x.images.col.data.rows) pass.count(site_x_, recipe_.x_col, n);
+  count_pair(pass, site_x_, recipe_.x_row, recipe_.x_col, x.row.data.rows * in_);
   if (!pass.writes_dump(module_)) return;
   const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/x";
   pass.dump->add(key, x.value);
@@ -121,13 +129,12 @@ LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy) const {
     QuantizedOut images;
     Operand row, col;
     Arena& scratch = pass.ctx.scratch();
-    allocate_pair(recipe_.dy_row, recipe_.dy_col, dy_part, dy.rows(), n, scratch, scratch, images, row, col);
+    allocate_pair(layout_, recipe_.dy_row, recipe_.dy_col, dy_part, dy.rows(), n, scratch, scratch, images, row, col);
     if (images.row.data.rows || images.col.data.rows) {
       Span span(pass.ctx.tracer, module_, "quantize dy", {.bytes = quantize_bytes(dy_part, images)});
       images.target = pass.target(p.site_dy);
       ops::quantize(pass.ctx, dy_part, images);
-      if (images.row.data.rows) pass.count(p.site_dy, recipe_.dy_row, dy_part.elements());
-      if (images.col.data.rows) pass.count(p.site_dy, recipe_.dy_col, dy_part.elements());
+      count_pair(pass, p.site_dy, recipe_.dy_row, recipe_.dy_col, dy_part.elements());
     }
     if (pass.writes_dump(module_)) {
       const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/dy";

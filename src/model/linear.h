@@ -34,7 +34,7 @@ class Linear {
     Operand w_row, w_col;
   };
 
-  Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant);
+  Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant, ImageLayout layout = ImageLayout::source);
 
   const std::string& module() const { return module_; }
   const Recipe& recipe() const { return recipe_; }
@@ -75,6 +75,7 @@ class Linear {
   std::string module_;
   std::vector<Part> parts_;
   Recipe recipe_;
+  ImageLayout layout_;
   int site_x_;
   int64_t in_ = 0, out_ = 0;
 };

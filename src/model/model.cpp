@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/philox.h"
@@ -27,24 +28,26 @@ RecomputePolicy recompute_policy(const RecomputeConfig& c) {
 
 }  // namespace
 
-Model::Model(const RunConfig& c, QuantRegistry& quant)
+Model::Model(const RunConfig& c, QuantRegistry& quant, ImageLayout layout)
     : config_(c.model),
+      layout_(layout),
       policy_(c.precision, c.model.num_hidden_layers),
       heads_{c.model.num_attention_heads, c.model.num_key_value_heads, c.model.head_dim, rotary_dim(c.model), static_cast<float>(c.model.rms_norm_eps)},
       seq_len_(c.data.seq_len) {
+  formats_ = {policy_.base().compute, c.optim.master_weights == "bf16_remainder", c.optim.moments == "bf16" ? Dtype::bf16 : Dtype::f32};
   const ModelConfig& m = config_;
   const int64_t padded = round_up(m.vocab_size, m.vocab_pad_multiple);
   embedding_ = &add_param("model.embed_tokens.weight", {padded, m.hidden_size}, m.vocab_size, Init::normal, true);
   for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer) blocks_.push_back(std::make_unique<Block>(make_block(layer, c, quant)));
   Param& norm = add_param("model.norm.weight", {m.hidden_size}, m.hidden_size, Init::ones, false);
   Param& lm_head = m.tie_word_embeddings ? *embedding_ : add_param("lm_head.weight", {padded, m.hidden_size}, m.vocab_size, Init::normal, true);
-  Linear head("head", {{"lm_head", &lm_head, nullptr, -1, -1, {}, {}}}, policy_.for_module("head", -1), quant);
+  Linear head("head", {{"lm_head", &lm_head, nullptr, -1, -1, {}, {}}}, policy_.for_module("head", -1), quant, layout_);
   head_ = std::make_unique<Head>(norm, std::move(head), m.vocab_size, heads_.norm_eps, static_cast<float>(c.optim.z_loss));
   policy_.check_rules(module_paths());
 }
 
 Param& Model::add_param(std::string name, Shape shape, int64_t logical_rows, Init init, bool decay) {
-  params_.push_back(std::make_unique<Param>(Param{std::move(name), shape, logical_rows, init, decay, {}, {}, {}, {}, {}}));
+  params_.push_back(std::make_unique<Param>(Param{std::move(name), shape, logical_rows, init, decay, {}, {}, {}, {}, {}, {}}));
   return *params_.back();
 }
 
@@ -56,7 +59,7 @@ Block Model::make_block(int64_t layer, const RunConfig& c, QuantRegistry& quant)
   const auto vector = [&](const std::string& name, int64_t n, Init init) { return &add_param(hf + name, {n}, n, init, false); };
   const auto part = [](const char* name, Param* weight, Param* bias = nullptr) { return Linear::Part{name, weight, bias, -1, -1, {}, {}}; };
   const auto linear = [&](const std::string& module, std::vector<Linear::Part> parts) {
-    return Linear(path + module, std::move(parts), policy_.for_module(path + module, layer), quant);
+    return Linear(path + module, std::move(parts), policy_.for_module(path + module, layer), quant, layout_);
   };
 
   BlockParams p;
@@ -102,37 +105,44 @@ int64_t Model::parameter_count() const {
 }
 
 void Model::allocate_parameters(Arena& arena) {
-  for (const auto& p : params_) allocate(*p, arena, policy_.base().compute);
+  for (const auto& p : params_) allocate(*p, arena, formats_);
   rope_table_ = arena.alloc(Dtype::f32, {seq_len_, heads_.rotary_dim});
-  if (!arena.counting()) fill_rope_table(config_, rope_table_);
 }
 
 void Model::allocate_images(Arena& arena) {
   for (Linear* l : linears()) l->allocate_images(arena);
 }
 
-void Model::initialize(uint64_t seed, double perturbation) {
+void Model::initialize(Machine& machine, uint64_t seed, double perturbation) {
+  machine.write(rope_table_, [&](const Tensor& t) { fill_rope_table(config_, t); });
   const double output_scale = config_.init_scale_output ? 1.0 / std::sqrt(2.0 * static_cast<double>(config_.num_hidden_layers)) : 1.0;
   for (const auto& p : params_) {
-    float* w = p->master.as<float>();
     const int64_t n = p->shape.elements(), logical = p->logical_elements();
     const Philox rng(seed, RngPurpose::init, p->name), twin(seed, RngPurpose::perturbation, p->name);
     const double std_dev = config_.initializer_range * (p->init == Init::normal_output ? output_scale : 1.0);
-    for (int64_t i = 0; i < n; ++i) {
-      if (i >= logical || p->init == Init::zeros) {
-        w[i] = 0.0f;
-      } else {
-        w[i] = p->init == Init::ones ? 1.0f : static_cast<float>(std_dev * rng.normal(static_cast<uint64_t>(i)));
-        if (perturbation != 0) w[i] = static_cast<float>(w[i] * (1.0 + perturbation * twin.normal(static_cast<uint64_t>(i))));
-      }
-    }
-    for (const Tensor* t : {&p->grad, &p->exp_avg, &p->exp_avg_sq}) std::fill_n(t->as<float>(), n, 0.0f);
+    const auto value = [&](int64_t i) {
+      if (i >= logical || p->init == Init::zeros) return 0.0f;
+      const float w = p->init == Init::ones ? 1.0f : static_cast<float>(std_dev * rng.normal(static_cast<uint64_t>(i)));
+      return perturbation != 0 ? static_cast<float>(w * (1.0 + perturbation * twin.normal(static_cast<uint64_t>(i)))) : w;
+    };
+    write_master(machine, *p, [&](float* w) {
+      constexpr int64_t tile = int64_t{1} << 14;
+      machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) {
+        for (int64_t i = t * tile; i < std::min(n, (t + 1) * tile); ++i) w[i] = value(i);
+      });
+    });
+  }
+}
+
+void Model::clear_states(Ctx& ctx) {
+  for (const auto& p : params_) {
+    for (const Tensor* t : {&p->grad, &p->exp_avg, &p->exp_avg_sq}) ops::zero(ctx, *t);
   }
 }
 
 void Model::refresh_weights(Ctx& ctx, QuantRegistry& quant) {
   for (const auto& p : params_) {
-    if (p->working.dtype == Dtype::bf16) ops::cast_weights(ctx, p->master, p->working);
+    if (p->master.shape.rank() != 0 && p->working.dtype == Dtype::bf16) ops::cast_weights(ctx, p->master, p->working);
   }
   refresh_images(ctx, quant);
 }
@@ -154,7 +164,7 @@ TokenGeometry Model::geometry(const TokenBatch& b) const {
   return {b.tokens.elements(), b.seq_len, b.positions, b.document_start, rope_table_};
 }
 
-Loss Model::train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale) {
+void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale) {
   Arena::Scope scope(pass.saved);
   const Dtype dtype = policy_.base().compute;
   const TokenGeometry t = geometry(batch);
@@ -174,14 +184,13 @@ Loss Model::train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_sc
     delta = mlp_out[l % 2];
   }
   const Tensor grad = pass.saved.alloc(dtype, stream);
-  const Loss loss = head_->forward_backward(pass, x, delta, batch.labels, grad_scale, grad);
+  head_->forward_backward(pass, x, delta, batch.labels, grad_scale, grad);
   for (size_t l = blocks_.size(); l-- > 0;) blocks_[l]->backward(pass, t, saved[l], grad);
   Span span(pass.ctx.tracer, "embed", "backward");
   ops::embedding_backward(pass.ctx, grad, batch.tokens, embedding_->grad);
-  return loss;
 }
 
-Loss Model::evaluate(Pass& pass, const TokenBatch& batch) {
+void Model::evaluate(Pass& pass, const TokenBatch& batch) {
   Arena::Scope scope(pass.saved);
   const Dtype dtype = policy_.base().compute;
   const TokenGeometry t = geometry(batch);
@@ -202,7 +211,7 @@ Loss Model::evaluate(Pass& pass, const TokenBatch& batch) {
     x = residual[l % 2];
     delta = mlp_out[l % 2];
   }
-  return head_->evaluate(pass, x, delta, batch.labels);
+  head_->evaluate(pass, x, delta, batch.labels);
 }
 
 void Model::dump_weights(Dump& dump, QuantRegistry& quant) const {

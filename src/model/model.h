@@ -2,7 +2,7 @@
 //
 //   train:     embedding -> blocks forward -> head forward + backward, chunk by chunk -> blocks backward -> embedding backward
 //   evaluate:  embedding -> blocks forward -> head forward
-// Gradients accumulate in FP32 over micro-batches; the loss is the sum over valid tokens, and the caller divides by the global count.
+// Gradients accumulate in FP32 over micro-batches; losses are added to Pass::loss_sums as sums over valid tokens, and the caller divides by the global count.
 #pragma once
 #include <memory>
 #include <string>
@@ -25,7 +25,7 @@ struct TokenBatch {
 class Model {
  public:
   // Registers all quantization sites with `quant`. config: validated.
-  Model(const RunConfig& config, QuantRegistry& quant);
+  Model(const RunConfig& config, QuantRegistry& quant, ImageLayout layout = ImageLayout::source);
 
   const std::vector<std::unique_ptr<Param>>& params() const { return params_; }
   std::vector<std::string> module_paths() const;   // layers.0.attn.qkv ... head
@@ -36,8 +36,10 @@ class Model {
   void allocate_parameters(Arena& arena);
   void allocate_images(Arena& arena);
 
-  // Fills the masters: a pure function of (seed, logical name, element index). perturbation p: times (1 + p N(0,1)).
-  void initialize(uint64_t seed, double perturbation);
+  // Fills the masters and the RoPE table: a pure function of (seed, logical name, element index). perturbation p: times (1 + p N(0,1)).
+  void initialize(Machine& machine, uint64_t seed, double perturbation);
+  // Gradients and moments become zero.
+  void clear_states(Ctx& ctx);
   // Working copies and images from the masters; after initialization and loading.
   void refresh_weights(Ctx& ctx, QuantRegistry& quant);
   // Images alone, after the optimizer has written the working copies.
@@ -47,8 +49,8 @@ class Model {
 
   void zero_gradients(Ctx& ctx);
   // grad_scale: 1 / (valid tokens of the global batch).
-  Loss train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale);
-  Loss evaluate(Pass& pass, const TokenBatch& batch);
+  void train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale);
+  void evaluate(Pass& pass, const TokenBatch& batch);
 
   // Adds the weights, images and accumulated gradients of the modules the dump wants.
   void dump_weights(Dump& dump, QuantRegistry& quant) const;
@@ -60,6 +62,8 @@ class Model {
   std::vector<Linear*> linears() const;
 
   ModelConfig config_;
+  ImageLayout layout_;
+  StateFormats formats_;
   PrecisionPolicy policy_;
   HeadGeometry heads_;
   int64_t seq_len_;

@@ -1,9 +1,14 @@
 // Param: the one owner of a trained tensor: FP32 master, BF16 working copy, FP32 gradient and the two Adam moments.
+//
+// Two of them have compact forms (config optim.master_weights, optim.moments). A master may be kept as its BF16 working copy and the 16 bits below it
+// (numerics/master.h: nothing is lost); moments may be BF16, rounded stochastically (ops/optimizer.h).
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "core/arena.h"
+#include "ops/machine.h"
 
 namespace octet {
 
@@ -16,19 +21,28 @@ struct Param {
   Init init;
   bool decay;              // weight decay: matrices yes, norms and biases no
 
-  Tensor master, grad, exp_avg, exp_avg_sq;  // f32
-  Tensor working;                            // what GEMMs and norms read: bf16, or master itself for the recipe fp32
+  Tensor master;                 // f32; empty when `remainder` is there
+  Tensor remainder;              // u16; empty when `master` is there
+  Tensor grad;                   // f32
+  Tensor exp_avg, exp_avg_sq;    // f32 or bf16
+  Tensor working;                // what GEMMs and norms read: bf16, or master itself for the recipe fp32
 
   int64_t logical_elements() const { return logical_rows * shape.elements() / shape[0]; }
 };
 
-// Allocates a parameter's tensors. compute: bf16 or f32.
-inline void allocate(Param& p, Arena& arena, Dtype compute) {
-  p.master = arena.alloc(Dtype::f32, p.shape);
-  p.grad = arena.alloc(Dtype::f32, p.shape);
-  p.exp_avg = arena.alloc(Dtype::f32, p.shape);
-  p.exp_avg_sq = arena.alloc(Dtype::f32, p.shape);
-  p.working = compute == Dtype::f32 ? p.master : arena.alloc(Dtype::bf16, p.shape);
-}
+struct StateFormats {
+  Dtype compute = Dtype::bf16;       // of working: bf16 or f32
+  bool remainder = false;            // masters as working copy and remainder; compute is bf16
+  Dtype moments = Dtype::f32;        // f32 or bf16
+};
+
+void allocate(Param& p, Arena& arena, const StateFormats& formats);
+
+// The FP32 values of a parameter's state as host arrays of its (padded) shape, whatever its form and place. Writing a master leaves the working copy to
+// Model::refresh_weights() unless they are one; ties are resolved (numerics/master.h), so that every form holds the same values.
+void write_master(Machine& machine, const Param& p, const std::function<void(float*)>& fill);
+void read_master(Machine& machine, const Param& p, const std::function<void(const float*)>& use);
+void write_moment(Machine& machine, const Tensor& moment, const std::function<void(float*)>& fill);
+void read_moment(Machine& machine, const Tensor& moment, const std::function<void(const float*)>& use);
 
 }  // namespace octet

@@ -10,6 +10,7 @@ struct Pass {
   Ctx& ctx;
   QuantRegistry& quant;
   Arena& saved;               // activations kept from forward to backward
+  double* loss_sums = nullptr;   // [2] in the memory of the device: sums over valid tokens of cross-entropy and of z-loss, added to
   bool statistics = true;     // stage amaxes and count; off for validation and for recomputation
   Dump* dump = nullptr;
   int64_t micro_batch = 0;
@@ -26,9 +27,13 @@ struct Pass {
   // Whether this pass collects the module's tensors (memory for them is planned), and whether there is data to collect now.
   bool dumps(const std::string& module) const { return dump && dump->wants(module); }
   bool writes_dump(const std::string& module) const { return dumps(module) && !ctx.planning(); }
+  // The same traversal keeping its results elsewhere.
+  Pass with_saved(Arena& arena) const { return {ctx, quant, arena, loss_sums, statistics, dump, micro_batch, first_row}; }
   // The same traversal while recomputing: results are identical, nothing is counted or dumped twice, and memory is temporary.
   Pass recomputing() const {
-    Pass p{ctx, quant, ctx.scratch(), false, nullptr, micro_batch, first_row};
+    Pass p = with_saved(ctx.scratch());
+    p.statistics = false;
+    p.dump = nullptr;
     return p;
   }
 };

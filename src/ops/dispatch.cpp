@@ -1,7 +1,10 @@
-// The only file that will know both backends: each operator checks its arguments once and forwards. It forwards to the CPU only so far.
+// The only file of operators that knows both backends: each operator checks its arguments once and forwards to that of the context's device.
 // While planning, operators only count their scratch memory.
+#include <utility>
+
 #include "core/check.h"
 #include "cpu/cpu_ops.h"
+#include "cuda/cuda_ops.h"
 #include "ops/activation.h"
 #include "ops/attention.h"
 #include "ops/embedding.h"
@@ -13,6 +16,13 @@
 #include "ops/reduce.h"
 #include "ops/rope.h"
 
+// OCTET_HAVE_CUDA: this library was compiled with the CUDA backend behind it; without, ops/machine.cpp makes no context of a GPU.
+#ifdef OCTET_HAVE_CUDA
+#define OCTET_FORWARD(op, ...) return ctx.device() == DeviceKind::cuda ? cuda::op(__VA_ARGS__) : cpu::op(__VA_ARGS__)
+#else
+#define OCTET_FORWARD(op, ...) return cpu::op(__VA_ARGS__)
+#endif
+
 namespace octet::ops {
 namespace {
 
@@ -20,25 +30,27 @@ void check_same(const char* op, const char* what, const Shape& a, const Shape& b
 void check_high_precision(const char* op, const char* what, Dtype d) { OCTET_CHECK(d == Dtype::bf16 || d == Dtype::f32, "{}: {} is {}, bf16 or f32 expected", op, what, name(d)); }
 bool given(const Tensor& t) { return t.shape.rank() != 0; }
 
-void check_image(const char* op, const Operand& image, const QuantSpec& spec, int64_t rows, int64_t cols) {
+// stored_transposed: the image is a column image of the layout gemm.
+void check_image(const char* op, const Operand& image, const QuantSpec& spec, int64_t rows, int64_t cols, bool stored_transposed) {
   if (image.data.rows == 0) return;
+  if (stored_transposed) std::swap(rows, cols);
   OCTET_CHECK(spec.quantized(), "{}: an image was asked for but its spec is not quantized", op);
   OCTET_CHECK(image.data.dtype == spec.format && image.data.rows == rows && image.data.cols == cols && image.data.ld == cols, "{}: image is {} {}x{}, {} {}x{} expected", op,
               name(image.data.dtype), image.data.rows, image.data.cols, name(spec.format), rows, cols);
   check_same(op, "scale grid", image.scale_inv.shape, {block_count(rows, image.block_rows), block_count(cols, image.block_cols)});
 }
 
-void check_images(const char* op, const QuantizedOut& q, int64_t rows, int64_t cols) {
-  check_image(op, q.row, q.row_spec, rows, cols);
-  check_image(op, q.col, q.col_spec, rows, cols);
+void check_images(const char* op, const Ctx& ctx, const QuantizedOut& q, int64_t rows, int64_t cols) {
+  check_image(op, q.row, q.row_spec, rows, cols, false);
+  check_image(op, q.col, q.col_spec, rows, cols, ctx.device() == DeviceKind::cuda);
 }
 
 }  // namespace
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   check_high_precision("quantize", "x", x.dtype);
-  check_images("quantize", out, x.rows, x.cols);
-  cpu::quantize(ctx, x, out);
+  check_images("quantize", ctx, out, x.rows, x.cols);
+  OCTET_FORWARD(quantize, ctx, x, out);
 }
 
 void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
@@ -52,7 +64,7 @@ void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, floa
   OCTET_CHECK(beta == 0.0f || (beta == 1.0f && out.dtype == Dtype::f32), "gemm: beta {} into {}", beta, name(out.dtype));
   check_high_precision("gemm", "out", out.dtype);
   if (given(bias)) OCTET_CHECK(bias.elements() == out.cols, "gemm: bias has {} elements, {} expected", bias.elements(), out.cols);
-  cpu::gemm(ctx, terms, out, beta, accumulate, bias);
+  OCTET_FORWARD(gemm, ctx, terms, out, beta, accumulate, bias);
 }
 
 void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tensor& gamma, float eps, const RmsNormOut& out) {
@@ -62,8 +74,8 @@ void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tens
   if (given(out.sum)) check_same("rmsnorm", "sum", out.sum.shape, x.shape);
   if (given(out.y)) check_same("rmsnorm", "y", out.y.shape, x.shape);
   if (given(out.rstd)) check_same("rmsnorm", "rstd", out.rstd.shape, {x.rows()});
-  check_images("rmsnorm", out.images, x.rows(), x.cols());
-  cpu::rmsnorm_quantize(ctx, x, delta, gamma, eps, out);
+  check_images("rmsnorm", ctx, out.images, x.rows(), x.cols());
+  OCTET_FORWARD(rmsnorm_quantize, ctx, x, delta, gamma, eps, out);
 }
 
 void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor& gamma, const Tensor& rstd, const Tensor& d_residual, const Tensor& dx,
@@ -73,19 +85,19 @@ void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor&
   if (given(d_residual)) check_same("rmsnorm_backward", "d_residual", d_residual.shape, s.shape);
   OCTET_CHECK(gamma.elements() == s.cols() && dgamma.elements() == s.cols() && rstd.elements() == s.rows(), "rmsnorm_backward: gamma {}, dgamma {}, rstd {} for {}", gamma.elements(),
               dgamma.elements(), rstd.elements(), to_string(s.shape));
-  cpu::rmsnorm_backward(ctx, dy, s, gamma, rstd, d_residual, dx, dgamma);
+  OCTET_FORWARD(rmsnorm_backward, ctx, dy, s, gamma, rstd, d_residual, dx, dgamma);
 }
 
 void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const QuantizedOut& images) {
   if (given(y)) check_same("swiglu", "y", y.shape, {gate_up.rows(), gate_up.cols() / 2});
-  check_images("swiglu", images, gate_up.rows(), gate_up.cols() / 2);
-  cpu::swiglu_quantize(ctx, gate_up, y, images);
+  check_images("swiglu", ctx, images, gate_up.rows(), gate_up.cols() / 2);
+  OCTET_FORWARD(swiglu_quantize, ctx, gate_up, y, images);
 }
 
 void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up) {
   check_same("swiglu_backward", "d_gate_up", d_gate_up.shape, gate_up.shape);
   check_same("swiglu_backward", "dy", dy.shape, {gate_up.rows(), gate_up.cols() / 2});
-  cpu::swiglu_backward(ctx, dy, gate_up, d_gate_up);
+  OCTET_FORWARD(swiglu_backward, ctx, dy, gate_up, d_gate_up);
 }
 
 void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out) {
@@ -93,14 +105,14 @@ void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Te
   check_same("qk_norm_rope", "out", out.shape, qkv.shape);
   OCTET_CHECK(positions.elements() == qkv.rows() && cos_sin.cols() == g.rotary_dim, "qk_norm_rope: {} positions for {} tokens, table width {} for {}", positions.elements(), qkv.rows(),
               cos_sin.cols(), g.rotary_dim);
-  cpu::qk_norm_rope(ctx, qkv, positions, cos_sin, g, norm, out);
+  OCTET_FORWARD(qk_norm_rope, ctx, qkv, positions, cos_sin, g, norm, out);
 }
 
 void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm,
                            const Tensor& d_qkv) {
   check_same("qk_norm_rope_backward", "d_qkv", d_qkv.shape, d_out.shape);
   if (given(norm.gamma_q)) check_same("qk_norm_rope_backward", "qkv", qkv.shape, d_out.shape);
-  cpu::qk_norm_rope_backward(ctx, d_out, qkv, positions, cos_sin, g, norm, d_qkv);
+  OCTET_FORWARD(qk_norm_rope_backward, ctx, d_out, qkv, positions, cos_sin, g, norm, d_qkv);
 }
 
 void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse) {
@@ -110,58 +122,67 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
   check_same("attention", "qkv", qkv.shape, {qkv.rows(), g.qkv_width()});
   check_same("attention", "out", out.shape, {qkv.rows(), g.heads * g.head_dim});
   check_same("attention", "lse", lse.shape, {qkv.rows() / seq_len, g.heads, seq_len});
-  cpu::attention(ctx, qkv, document_start, seq_len, g, out, lse);
+  OCTET_FORWARD(attention, ctx, qkv, document_start, seq_len, g, out, lse);
 }
 
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,
                         const HeadGeometry& g, const Tensor& d_qkv) {
   check_same("attention_backward", "d_out", d_out.shape, out.shape);
   check_same("attention_backward", "d_qkv", d_qkv.shape, qkv.shape);
-  cpu::attention_backward(ctx, d_out, qkv, out, lse, document_start, seq_len, g, d_qkv);
+  OCTET_FORWARD(attention_backward, ctx, d_out, qkv, out, lse, document_start, seq_len, g, d_qkv);
 }
 
 void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out) {
   check_same("embedding", "out", out.shape, {tokens.elements(), table.cols()});
-  cpu::embedding(ctx, table, tokens, out);
+  OCTET_FORWARD(embedding, ctx, table, tokens, out);
 }
 
 void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table) {
   check_same("embedding_backward", "d_out", d_out.shape, {tokens.elements(), d_table.cols()});
-  cpu::embedding_backward(ctx, d_out, tokens, d_table);
+  OCTET_FORWARD(embedding_backward, ctx, d_out, tokens, d_table);
 }
 
 void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
                    const Tensor& z) {
   OCTET_CHECK(vocab > 0 && vocab <= logits.cols() && labels.elements() == logits.rows() && loss.elements() == logits.rows() && z.elements() == logits.rows(),
               "cross_entropy: vocabulary {} of {} columns, {} labels for {} rows", vocab, logits.cols(), labels.elements(), logits.rows());
-  cpu::cross_entropy(ctx, logits, labels, vocab, z_coefficient, grad_scale, backward, loss, z);
+  OCTET_FORWARD(cross_entropy, ctx, logits, labels, vocab, z_coefficient, grad_scale, backward, loss, z);
 }
 
-double sum(Ctx& ctx, const Tensor& x) { return cpu::sum(ctx, x); }
-double sum_squares(Ctx& ctx, const Tensor& x) { return cpu::sum_squares(ctx, x); }
+void sum(Ctx& ctx, const Tensor& x, double* total) { OCTET_FORWARD(sum, ctx, x, total); }
+void sum_squares(Ctx& ctx, const Tensor& x, double* total) { OCTET_FORWARD(sum_squares, ctx, x, total); }
 
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias) {
   OCTET_CHECK(d_bias.elements() == dy.cols, "column_sums: {} sums for {} columns", d_bias.elements(), dy.cols);
-  cpu::column_sums(ctx, dy, d_bias);
+  OCTET_FORWARD(column_sums, ctx, dy, d_bias);
 }
 
-void zero(Ctx& ctx, const Tensor& x) { cpu::zero(ctx, x); }
+void zero(Ctx& ctx, const Tensor& x) { OCTET_FORWARD(zero, ctx, x); }
 
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   check_same("copy", "to", to.shape, from.shape);
   OCTET_CHECK(from.dtype == to.dtype, "copy: {} to {}", name(from.dtype), name(to.dtype));
-  cpu::copy(ctx, from, to);
+  OCTET_FORWARD(copy, ctx, from, to);
 }
 
-void adamw(Ctx& ctx, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& working, const AdamwStep& step) {
-  for (const Tensor* t : {&m, &v, &grad}) check_same("adamw", "state", t->shape, master.shape);
-  if (given(working)) check_same("adamw", "working copy", working.shape, master.shape);
-  cpu::adamw(ctx, master, m, v, grad, working, step);
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
+  const Shape& shape = t.grad.shape;
+  OCTET_CHECK(given(t.master) != given(t.remainder), "adamw: masters are f32, or halves of which the upper ones are the working weights");
+  if (given(t.master)) check_same("adamw", "master", t.master.shape, shape);
+  if (given(t.remainder)) check_same("adamw", "remainder", t.remainder.shape, shape);
+  OCTET_CHECK(!given(t.remainder) || (given(t.working) && t.remainder.dtype == Dtype::u16), "adamw: remainders are {}, u16 below working weights expected", name(t.remainder.dtype));
+  if (given(t.working)) check_same("adamw", "working copy", t.working.shape, shape);
+  for (const Tensor* moment : {&t.m, &t.v}) check_same("adamw", "moment", moment->shape, shape);
+  check_high_precision("adamw", "moment", t.m.dtype);
+  OCTET_CHECK(t.m.dtype == t.v.dtype, "adamw: moments of {} and {}", name(t.m.dtype), name(t.v.dtype));
+  OCTET_FORWARD(adamw, ctx, t, step, name_hash, control);
 }
+
+void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) { OCTET_FORWARD(decide_step, ctx, inputs, outcome); }
 
 void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working) {
   check_same("cast_weights", "working copy", working.shape, master.shape);
-  cpu::cast_weights(ctx, master, working);
+  OCTET_FORWARD(cast_weights, ctx, master, working);
 }
 
 }  // namespace octet::ops

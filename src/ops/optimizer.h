@@ -1,4 +1,4 @@
-// AdamW (Loshchilov and Hutter, arXiv 1711.05101) on FP32 masters, with the BF16 working copy written in the same pass.
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101) on FP32 masters, with the BF16 working copy written in the same pass, and the decision whether to step.
 //
 //   g  = grad * grad_scale                        (clipping)
 //   m  = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
@@ -7,12 +7,28 @@
 #pragma once
 #include "core/context.h"
 #include "numerics/adamw.h"
+#include "ops/step_control.h"
 
-namespace octet::ops {
+namespace octet {
 
-// master, m, v, grad: f32 of one shape; working: bf16 copy to write, or empty when masters are the working weights.
-void adamw(Ctx& ctx, const Tensor& master, const Tensor& m, const Tensor& v, const Tensor& grad, const Tensor& working, const AdamwStep& step);
+// The state of one parameter, all of one shape.
+struct AdamwTensors {
+  Tensor master;      // f32; or empty, and
+  Tensor remainder;   // u16: masters are `working` and these lower halves (numerics/master.h)
+  Tensor m, v;        // both f32, or both bf16: rounded stochastically, one random word an element (lower half for m, upper for v), keyed by seed, step, name
+  Tensor grad;        // f32
+  Tensor working;     // bf16; empty when masters are the working weights
+};
+
+namespace ops {
+
+// control: device memory. name_hash: fnv1a64 of the parameter's name, used by BF16 moments. Nothing is touched when control->skip.
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control);
+// Skips when the loss, the norm or a quantized element is not finite; grad_scale = min(1, clip_norm / (norm + 1e-6)), as Megatron-LM and PyTorch, 1 when clip_norm
+// is 0. outcome: device memory.
+void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome);
 // working = RNE(master).
 void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working);
 
-}  // namespace octet::ops
+}  // namespace ops
+}  // namespace octet

@@ -4,8 +4,9 @@
 
 namespace octet::ops {
 
-double sum(Ctx& ctx, const Tensor& x);           // x: f32
-double sum_squares(Ctx& ctx, const Tensor& x);   // x: f32; NaN and Inf propagate
+// *total += sum of x (f32), or of its squares; total: device memory. NaN and Inf propagate.
+void sum(Ctx& ctx, const Tensor& x, double* total);
+void sum_squares(Ctx& ctx, const Tensor& x, double* total);
 // d_bias += column sums of dy. dy: [T, N] bf16 or f32; d_bias: [N] f32.
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);

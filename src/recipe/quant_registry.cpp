@@ -45,12 +45,38 @@ void QuantRegistry::set_history(int64_t length, bool most_recent) {
   most_recent_ = most_recent;
 }
 
+void QuantRegistry::place(Arena& arena) {
+  device_.scale = arena.alloc_array<float>(sites());
+  device_.amax = arena.alloc_array<float>(sites());
+  device_.nonfinite = arena.alloc_array<int64_t>(sites());
+  device_.health = arena.alloc_array<ImageHealth>(2 * sites());
+}
+
+std::vector<QuantRegistry::Mirror> QuantRegistry::to_device() {
+  if (!device_.scale) return {};
+  std::vector<Mirror> all = from_device();
+  all.push_back({scale_.data(), device_.scale, scale_.size() * sizeof(float)});
+  return all;
+}
+
+std::vector<QuantRegistry::Mirror> QuantRegistry::from_device() {
+  if (!device_.scale) return {};
+  std::vector<Mirror> all{{amax_.data(), device_.amax, amax_.size() * sizeof(float)}, {nonfinite_.data(), device_.nonfinite, nonfinite_.size() * sizeof(int64_t)}};
+  if (due_) all.push_back({health_.data(), device_.health, health_.size() * sizeof(ImageHealth)});
+  return all;
+}
+
 QuantTarget QuantRegistry::target(int site) {
   const auto i = static_cast<size_t>(site);
-  QuantTarget t{uses_stored_scale(site) ? &scale_[i] : nullptr, &amax_[i], &nonfinite_[i], fnv1a64(sites_[i].name)};
+  const bool placed = device_.scale != nullptr;
+  float *scale = placed ? device_.scale : scale_.data(), *amax = placed ? device_.amax : amax_.data();
+  int64_t* nonfinite = placed ? device_.nonfinite : nonfinite_.data();
+  QuantTarget t{uses_stored_scale(site) ? scale + i : nullptr, amax + i, nonfinite + i, fnv1a64(sites_[i].name)};
   if (due_ && sites_[i].watched) {
-    t.row_health = &health_[2 * i];
-    t.col_health = &health_[2 * i + 1];
+    ImageHealth* health = placed ? device_.health : health_.data();
+    t.row_health = health + 2 * i;
+    // Two images of the same bytes are measured once.
+    if (!images_share_bytes(sites_[i].row, sites_[i].col)) t.col_health = health + 2 * i + 1;
   }
   return t;
 }

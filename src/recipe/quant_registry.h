@@ -10,6 +10,9 @@
 // scaling then goes on with its histories; static scales stay at what the largest collected amax gave. A tensor that calibration never
 // saw (no tokens reached it) goes on scaling by itself until it has been seen once.
 //
+// On a GPU, kernels read and write a copy of the arrays in device memory (place()); the host's arrays stay the truth. Once a step, what kernels staged is copied
+// from the device, and once a step, behind begin_step(), the scales and the emptied arrays go back: updates are made by the same code for every device.
+//
 // Health: every `interval` steps the sites of matching modules hand their kernels a place for statistics (recipe/health.h).
 #pragma once
 #include <array>
@@ -17,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "core/arena.h"
 #include "recipe/health.h"
 #include "recipe/recipe.h"
 
@@ -50,6 +54,16 @@ class QuantRegistry {
 
   // Returns the site's number. Names, MODULE/TENSOR, are unique. row, col: what its two images are; either may be unquantized.
   int add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col);
+
+  // Puts the arrays of kernels into device memory (or counts them). Without this call they are the host's own.
+  void place(Arena& arena);
+  // What has to be copied: to the device after begin_step() and restore(), from it before anything that looks at a step's results. Empty without place().
+  struct Mirror {
+    void *host, *device;
+    size_t bytes;
+  };
+  std::vector<Mirror> to_device();
+  std::vector<Mirror> from_device();
 
   // Valid until the next begin_step().
   QuantTarget target(int site);
@@ -86,7 +100,7 @@ class QuantRegistry {
   bool has_state() const;                          // whether any site's scale is kept from step to step
   int64_t sites() const { return static_cast<int64_t>(sites_.size()); }
 
-  // Health of one image, named SITE.row or SITE.col; "both" when one set of bytes serves both.
+  // Health of one image, named SITE.row or SITE.col; "both" when the two images have the same bytes, stored once or twice.
   struct HealthEntry {
     std::string site;
     Role role;
@@ -109,6 +123,11 @@ class QuantRegistry {
   float* history_of(size_t site) { return history_.data() + site * static_cast<size_t>(length_); }
   const float* history_of(size_t site) const { return history_.data() + site * static_cast<size_t>(length_); }
   std::vector<Site> sites_;
+  struct {
+    float *scale = nullptr, *amax = nullptr;
+    int64_t* nonfinite = nullptr;
+    ImageHealth* health = nullptr;
+  } device_;
   std::vector<ImageHealth> health_;   // [2 x sites]: row, col
   HealthOptions health_options_;
   int64_t step_ = 0, calibration_steps_ = 0;

@@ -82,7 +82,7 @@ StepBench bench_step(const RunConfig& config, const std::vector<std::string>& re
     engines.push_back(std::make_unique<Engine>(c));
     bench.steps.push_back({name, {}, 0, 0, 0, 0});
   }
-  bench.threads = engines.front()->pool().threads();
+  bench.threads = engines.front()->machine().pool().threads();
   bench.tokens = config.batch.global * config.data.seq_len;
   for (const Shape3& s : shapes) bench.gemm_gflop += 2e-9 * micro_batches * static_cast<double>(s.m) * static_cast<double>(s.n) * static_cast<double>(s.k) * static_cast<double>(s.count);
 

@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "config/nearest.h"
 #include "core/version.h"
 
 namespace octet {
@@ -100,6 +101,15 @@ std::vector<SourceState> read_sources(const Checkpoint& c) {
   return sources;
 }
 
+// The algorithms of the products, as texts: 64-bit words in hexadecimal. Null where there is nothing to choose.
+nlohmann::json products_json(Machine& machine) {
+  const ProductChoices choices = machine.product_choices();
+  if (choices.empty()) return nullptr;
+  nlohmann::json algorithms = nlohmann::json::object();
+  for (const auto& [product, words] : choices) algorithms[product] = fmt::format("{:016x}", fmt::join(words, ""));
+  return {{"device", machine.name()}, {"library", machine.product_library()}, {"algorithms", algorithms}};
+}
+
 // Length of the amax histories the checkpoint holds, 0 without any.
 int64_t saved_history_length(const Checkpoint& c) {
   if (!c.state().contains("fp8")) return 0;
@@ -113,9 +123,15 @@ int64_t saved_history_length(const Checkpoint& c) {
 std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int64_t keep_last, Engine& engine, const RunState& s, const nlohmann::json& resolved) {
   std::vector<TensorToSave> tensors;
   for (const auto& p : engine.model().params()) {
-    tensors.push_back({"model", p->name, Dtype::f32, logical_shape(*p), p->master.data});
-    tensors.push_back({"optimizer", "exp_avg/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg.data});
-    tensors.push_back({"optimizer", "exp_avg_sq/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg_sq.data});
+    const auto add = [&](const char* group, const std::string& tensor, FetchBytes fetch) {
+      TensorToSave t{group, tensor, Dtype::f32, logical_shape(*p)};
+      t.fetch = std::move(fetch);
+      tensors.push_back(std::move(t));
+    };
+    Machine& machine = engine.machine();
+    add("model", p->name, [&machine, &p](const auto& use) { read_master(machine, *p, use); });
+    add("optimizer", "exp_avg/" + p->name, [&machine, &p](const auto& use) { read_moment(machine, p->exp_avg, use); });
+    add("optimizer", "exp_avg_sq/" + p->name, [&machine, &p](const auto& use) { read_moment(machine, p->exp_avg_sq, use); });
   }
   QuantRegistry& quant = engine.quant();
   nlohmann::json quantized = nlohmann::json::object();
@@ -131,6 +147,7 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int
                           {"nonfinite_elements", s.nonfinite_elements},
                           {"quantized_elements", quantized},
                           {"config", resolved}};
+  if (const nlohmann::json products = products_json(engine.machine()); !products.is_null()) state["products"] = products;
   if (quant.has_state()) {
     state["fp8"] = {{"sites", quant.site_names()}, {"amax_history_len", quant.history_length()}};
     tensors.push_back({"state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data()});
@@ -162,20 +179,55 @@ RunState read_state(const Checkpoint& c) {
   return s;
 }
 
-void load_weights(const Checkpoint& c, Engine& engine) {
+namespace {
+
+// A parameter's array as the checkpoint has it, without padded rows, which are zero.
+void read_logical(const Checkpoint& c, const char* group, const std::string& tensor, const Param& p, float* values) {
+  c.read(group, tensor, Dtype::f32, logical_shape(p), values);
+  std::fill(values + p.logical_elements(), values + p.shape.elements(), 0.0f);
+}
+
+void read_masters(const Checkpoint& c, Engine& engine) {
   c.check_names("model", expected_model(engine));
-  for (const auto& p : engine.model().params()) c.read("model", p->name, Dtype::f32, logical_shape(*p), p->master.data);
+  for (const auto& p : engine.model().params()) write_master(engine.machine(), *p, [&](float* w) { read_logical(c, "model", p->name, *p, w); });
+}
+
+}  // namespace
+
+ProductChoices saved_products(const Checkpoint& c, Machine& machine, std::vector<std::string>& notes) {
+  if (!c.state().contains("products") || machine.kind() == DeviceKind::cpu) return {};
+  const auto products = state_value<nlohmann::json>(c.state(), "products", c.path());
+  const auto device = state_value<std::string>(products, "device", c.path()), library = state_value<std::string>(products, "library", c.path());
+  if (device != machine.name() || library != machine.product_library()) {
+    notes.push_back(fmt::format("the run multiplied with algorithms of {} on {}, this is {} on {}: they are chosen anew, and losses may differ in their last digits", printable(library),
+                                printable(device), machine.product_library(), machine.name()));
+    return {};
+  }
+  ProductChoices choices;
+  for (const auto& [product, text] : state_value<std::map<std::string, std::string>>(products, "algorithms", c.path())) {
+    auto& words = choices[product];
+    for (size_t i = 0; i < words.size(); ++i) {
+      const char *first = text.data() + 16 * i, *last = first + 16;
+      if (text.size() != 16 * words.size() || std::from_chars(first, last, words[i], 16).ptr != last) {
+        throw Error(ExitCode::checkpoint, "the state has an unusable algorithm of a product", c.path().string(), "resume from another checkpoint");
+      }
+    }
+  }
+  return choices;
+}
+
+void load_weights(const Checkpoint& c, Engine& engine) {
+  read_masters(c, engine);
   engine.weights_loaded();
 }
 
 std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
   std::vector<std::string> notes;
-  c.check_names("model", expected_model(engine));
   c.check_names("optimizer", expected_optimizer(engine));
+  read_masters(c, engine);
   for (const auto& p : engine.model().params()) {
-    c.read("model", p->name, Dtype::f32, logical_shape(*p), p->master.data);
-    c.read("optimizer", "exp_avg/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg.data);
-    c.read("optimizer", "exp_avg_sq/" + p->name, Dtype::f32, logical_shape(*p), p->exp_avg_sq.data);
+    write_moment(engine.machine(), p->exp_avg, [&](float* m) { read_logical(c, "optimizer", "exp_avg/" + p->name, *p, m); });
+    write_moment(engine.machine(), p->exp_avg_sq, [&](float* v) { read_logical(c, "optimizer", "exp_avg_sq/" + p->name, *p, v); });
   }
   engine.set_updates(state_value<int64_t>(c.state(), "optimizer_updates", c.path()));
   QuantRegistry& quant = engine.quant();

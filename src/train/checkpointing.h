@@ -30,6 +30,8 @@ RunState read_state(const Checkpoint& checkpoint);
 // Loads everything into engine. Returns notes about what could not be taken over (a recipe with other quantized tensors starts its histories anew).
 // Throws Error(checkpoint) for missing, unexpected or misshapen tensors.
 std::vector<std::string> restore_run(const Checkpoint& checkpoint, Engine& engine);
+// The algorithms of matrix products the run was using, for Engine::prepare_products; empty, with a note, when the device or its library is another one.
+ProductChoices saved_products(const Checkpoint& checkpoint, Machine& machine, std::vector<std::string>& notes);
 // Loads the weights alone.
 void load_weights(const Checkpoint& checkpoint, Engine& engine);
 

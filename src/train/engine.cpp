@@ -1,9 +1,11 @@
 #include "train/engine.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "core/trace.h"
 #include "optim/adamw.h"
+#include "ops/reduce.h"
 #include "optim/schedule.h"
 
 namespace octet {
@@ -16,25 +18,28 @@ Tensor vector_view(const std::vector<int32_t>& v) {
   return {const_cast<int32_t*>(v.data()), Dtype::i32, {static_cast<int64_t>(v.size())}};
 }
 
-TokenBatch token_batch(const data::MicroBatch& b, bool document_mask) {
-  return {b.seq_len, vector_view(b.tokens), vector_view(b.labels), vector_view(b.positions), document_mask ? vector_view(b.document_start) : Tensor{}};
+Machine::Options machine_options(const RunConfig& c, bool plan_only) {
+  return {device_kind(c.run.device), static_cast<int>(c.run.threads), gemm_math(c.run.cpu_gemm), plan_only};
 }
+
+Tensor bytes_of(void* data, size_t bytes) { return {data, Dtype::u8, {static_cast<int64_t>(bytes)}}; }
 
 }  // namespace
 
-Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_modules) : config_(config), math_(gemm_math(config.run.cpu_gemm)), pool_(static_cast<int>(config.run.threads)) {
+Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_modules) : config_(config), machine_(machine_options(config, memory == Memory::plan_only)) {
   quant_.set_history(config_.precision.amax_history_len.value_or(1024), config_.precision.amax_compute_algo == "most_recent");
   quant_.set_calibration(config_.precision.calibration_steps);
   quant_.set_health({config_.log.stats_interval, config_.log.stats_modules});
-  model_ = std::make_unique<Model>(config_, quant_);
+  model_ = std::make_unique<Model>(config_, quant_, machine_.image_layout());
   plan(dump_modules);
   if (memory != Memory::plan_only) allocate(memory == Memory::poisoned);
 }
 
 void Engine::plan(const std::string& dump_modules) {
-  Arena parameters, images, activations, scratch;
+  Arena parameters, images, activations, scratch, state;
   model_->allocate_parameters(parameters);
   model_->allocate_images(images);
+  allocate_state(state);
   Ctx ctx = context(scratch, 0);
   model_->refresh_weights(ctx, quant_);
   const int64_t tokens = config_.batch.micro * config_.data.seq_len;
@@ -43,23 +48,26 @@ void Engine::plan(const std::string& dump_modules) {
   Pass pass{ctx, quant_, activations};
   model_->train_micro_batch(pass, batch, 1.0f);
   if (!dump_modules.empty()) {
-    Dump dump(dump_modules);
+    Dump dump(dump_modules, machine_);
     pass.dump = &dump;
     model_->train_micro_batch(pass, batch, 1.0f);
     pass.dump = nullptr;
   }
   if (config_.eval.interval > 0) model_->evaluate(pass, batch);
-  gradient_norm(ctx, model_->params());
+  update(ctx, 0);
   for (const auto& p : model_->params()) {
-    plan_.master += p->master.bytes();
+    plan_.master += p->master.shape.rank() != 0 ? p->master.bytes() : p->remainder.bytes();
     plan_.gradients += p->grad.bytes();
     plan_.moments += p->exp_avg.bytes() + p->exp_avg_sq.bytes();
     if (p->working.dtype == Dtype::bf16) plan_.working += p->working.bytes();
   }
+  plan_.device = machine_.kind();
   plan_.parameter_arena = parameters.high_water_bytes();
   plan_.images = images.high_water_bytes();
   plan_.activations = activations.high_water_bytes();
   plan_.scratch = scratch.high_water_bytes();
+  plan_.state = state.high_water_bytes();
+  plan_.overhead = machine_.overhead_bytes();
   // Four 32-bit numbers a token (data/loader.h), for each step read ahead, the one in use and the one being filled.
   const int64_t per_step = config_.batch.global / config_.batch.micro, ahead = (config_.data.prefetch + per_step - 1) / per_step + 1;
   const int64_t sets = std::max<int64_t>(1, static_cast<int64_t>(config_.data.valid.size()));
@@ -67,29 +75,111 @@ void Engine::plan(const std::string& dump_modules) {
   plan_.batches = static_cast<size_t>((ahead * config_.batch.global + validation) * config_.data.seq_len) * 4 * sizeof(int32_t);
 }
 
+void Engine::allocate_state(Arena& arena) {
+  const auto parameters = static_cast<int64_t>(model_->params().size());
+  // One block, so that one copy brings it all to the host.
+  double* block = arena.alloc_array<double>(2 + parameters + static_cast<int64_t>(sizeof(StepOutcome) + sizeof(double) - 1) / static_cast<int64_t>(sizeof(double)));
+  if (block) scalars_ = {block, block + 2, reinterpret_cast<StepOutcome*>(block + 2 + parameters)};
+  if (machine_.kind() == DeviceKind::cpu) return;
+  quant_.place(arena);
+  for (Tensor& t : ids_) t = arena.alloc(Dtype::i32, {config_.batch.micro * config_.data.seq_len});
+}
+
 void Engine::allocate(bool poison) {
-  parameters_ = Arena(plan_.parameter_arena);
-  images_ = Arena(plan_.images);
-  activations_ = Arena(plan_.activations, poison);
-  scratch_ = Arena(plan_.scratch, poison);
+  parameters_ = machine_.arena(plan_.parameter_arena);
+  images_ = machine_.arena(plan_.images);
+  activations_ = machine_.arena(plan_.activations, poison);
+  scratch_ = machine_.arena(plan_.scratch, poison);
+  state_ = machine_.arena(plan_.state);
   model_->allocate_parameters(parameters_);
   model_->allocate_images(images_);
-  model_->initialize(config_.run.seed, config_.run.init_perturbation);
+  allocate_state(state_);
+  Ctx ctx = context(scratch_, 0);
+  model_->clear_states(ctx);
+  model_->initialize(machine_, config_.run.seed, config_.run.init_perturbation);
   weights_loaded();
 }
 
 Ctx Engine::context(Arena& scratch, int64_t step) {
-  Ctx ctx(pool_, scratch, math_);
+  Ctx ctx = machine_.context(scratch);
   ctx.seed = config_.run.seed;
   ctx.step = static_cast<uint64_t>(step);
   ctx.tracer = tracer_;
   return ctx;
 }
 
+void Engine::push_quant_state() {
+  for (const QuantRegistry::Mirror& m : quant_.to_device()) machine_.copy_in(m.device, m.host, m.bytes);
+}
+
 void Engine::weights_loaded(int64_t next_step) {
   Ctx ctx = context(scratch_, next_step);
   quant_.begin_step(next_step);
+  push_quant_state();
   model_->refresh_weights(ctx, quant_);
+}
+
+TokenBatch Engine::upload(const data::MicroBatch& b) {
+  const std::vector<int32_t>* host[4] = {&b.tokens, &b.labels, &b.positions, &b.document_start};
+  Tensor t[4];
+  for (size_t i = 0; i < 4; ++i) {
+    t[i] = vector_view(*host[i]);
+    if (machine_.kind() == DeviceKind::cpu) continue;
+    machine_.copy_in(ids_[i].data, t[i].data, t[i].bytes());
+    t[i].data = ids_[i].data;
+  }
+  return {b.seq_len, t[0], t[1], t[2], config_.data.document_mask ? t[3] : Tensor{}};
+}
+
+int Engine::prepare_products(const ProductChoices& choices) {
+  if (machine_.kind() == DeviceKind::cpu) return 0;
+  machine_.choose_products(choices);
+  data::MicroBatch batch;
+  batch.seq_len = config_.data.seq_len;
+  for (std::vector<int32_t>* v : {&batch.tokens, &batch.labels, &batch.positions, &batch.document_start}) v->assign(static_cast<size_t>(config_.batch.micro * config_.data.seq_len), 0);
+  Ctx ctx = context(scratch_, 0);
+  Pass pass = pass_over(ctx);
+  pass.statistics = false;
+  const TokenBatch tokens = upload(batch);
+  // What they compute goes nowhere: every step begins by clearing gradients and sums.
+  model_->train_micro_batch(pass, tokens, 1.0f);
+  if (config_.eval.interval > 0) model_->evaluate(pass, tokens);
+  if (config_.run.gemm_choice != "timed") return 0;
+  Arena::Scope scope(activations_);
+  const size_t bytes = activations_.capacity_bytes();
+  return machine_.tune_products(activations_.alloc(Dtype::u8, {static_cast<int64_t>(bytes)}).data, bytes);
+}
+
+void Engine::update(Ctx& ctx, int64_t step) {
+  {
+    Span span(tracer_, "gradient norm", "");
+    gradient_squares(ctx, model_->params(), scalars_.squares);
+    const QuantTarget first = quant_.sites() > 0 ? quant_.target(0) : QuantTarget{};
+    ops::decide_step(ctx, {scalars_.loss_sums, scalars_.squares, static_cast<int64_t>(model_->params().size()), first.nonfinite, quant_.sites(), config_.optim.clip_norm}, scalars_.outcome);
+  }
+  Span span(tracer_, "optimizer", "");
+  const double lr = learning_rate(config_.sched, config_.optim.lr, step, config_.run.steps);
+  adamw_update(ctx, model_->params(), config_.optim, lr, updates_ + 1, scalars_.outcome ? &scalars_.outcome->control : nullptr);
+}
+
+Engine::StepScalars Engine::read_scalars() {
+  StepScalars s{{0, 0}, std::vector<double>(model_->params().size()), {}};
+  const size_t doubles = 2 + s.squares.size();
+  std::vector<std::byte> block(doubles * sizeof(double) + sizeof(StepOutcome));
+  machine_.copy_out(block.data(), scalars_.loss_sums, block.size());
+  std::memcpy(s.loss_sums, block.data(), sizeof s.loss_sums);
+  std::memcpy(s.squares.data(), block.data() + sizeof s.loss_sums, s.squares.size() * sizeof(double));
+  std::memcpy(&s.outcome, block.data() + doubles * sizeof(double), sizeof s.outcome);
+  return s;
+}
+
+std::string Engine::offender(const StepScalars& s) const {
+  if (std::string site = quant_.first_nonfinite_site(); !site.empty()) return site;
+  // Gradients flow from the last parameter to the first: the last one listed was hit first.
+  for (size_t i = s.squares.size(); i-- > 0;) {
+    if (!std::isfinite(s.squares[i])) return model_->params()[i]->name + ".grad";
+  }
+  return "loss";
 }
 
 StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) {
@@ -99,40 +189,41 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
   {
     Span span(tracer_, "zero gradients", "");
     model_->zero_gradients(ctx);
+    ops::zero(ctx, bytes_of(scalars_.loss_sums, (2 + model_->params().size()) * sizeof(double)));
     model_->count_images(quant_);
   }
   const auto valid = static_cast<double>(batch.valid_tokens);
-  Loss loss;
-  Pass pass{ctx, quant_, activations_};
+  Pass pass = pass_over(ctx);
   pass.dump = dump;
   for (const data::MicroBatch& micro : batch.micro) {
     Span span(tracer_, "micro-batch", "");
-    loss += model_->train_micro_batch(pass, token_batch(micro, config_.data.document_mask), valid > 0 ? static_cast<float>(1.0 / valid) : 0.0f);
+    model_->train_micro_batch(pass, upload(micro), valid > 0 ? static_cast<float>(1.0 / valid) : 0.0f);
     pass.first_row += static_cast<int64_t>(micro.tokens.size());
     ++pass.micro_batch;
   }
-  r.loss = valid > 0 ? loss.cross_entropy / valid : 0.0;
-  r.z_loss = valid > 0 ? loss.z / valid : 0.0;
-  const GradientNorm norm = [&] {
-    Span span(tracer_, "gradient norm", "");
-    return gradient_norm(ctx, model_->params());
-  }();
-  r.grad_norm = norm.norm;
-  r.nonfinite = quant_.nonfinite();
   if (dump) model_->dump_weights(*dump, quant_);
+  update(ctx, step);
 
-  r.skipped = !std::isfinite(r.loss) || !std::isfinite(r.grad_norm) || r.nonfinite > 0;
+  const StepScalars s = [&] {
+    Span span(tracer_, "wait for the device", "");
+    return read_scalars();
+  }();
+  for (const QuantRegistry::Mirror& m : quant_.from_device()) machine_.copy_out(m.host, m.device, m.bytes);
+  r.loss = valid > 0 ? s.loss_sums[0] / valid : 0.0;
+  r.z_loss = valid > 0 ? s.loss_sums[1] / valid : 0.0;
+  r.grad_norm = s.outcome.grad_norm;
+  r.nonfinite = s.outcome.nonfinite;
+  r.skipped = s.outcome.control.skip != 0;
   if (r.skipped) {
-    r.offender = quant_.first_nonfinite_site();
-    if (r.offender.empty()) r.offender = norm.first_nonfinite.empty() ? "loss" : norm.first_nonfinite + ".grad";
+    r.offender = offender(s);
   } else {
-    Span span(tracer_, "optimizer", "");
     quant_.update_scales();
-    adamw_update(ctx, model_->params(), config_.optim, r.lr, ++updates_, clip_factor(config_.optim.clip_norm, r.grad_norm));
+    ++updates_;
   }
   Span span(tracer_, "quantize weights", "");
   if (quant_.health_due()) r.health = quant_.health();
   quant_.begin_step(step + 1);
+  push_quant_state();
   Ctx next = context(scratch_, step + 1);
   model_->refresh_images(next, quant_);
   return r;
@@ -140,15 +231,17 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
 
 double Engine::evaluate(const std::vector<data::MicroBatch>& batches) {
   Ctx ctx = context(scratch_, 0);
-  Pass pass{ctx, quant_, activations_};
+  Pass pass = pass_over(ctx);
   pass.statistics = false;
-  double loss = 0;
+  ops::zero(ctx, bytes_of(scalars_.loss_sums, 2 * sizeof(double)));
   int64_t valid = 0;
   for (const data::MicroBatch& b : batches) {
     Span span(tracer_, "micro-batch", "");
-    loss += model_->evaluate(pass, token_batch(b, config_.data.document_mask)).cross_entropy;
+    model_->evaluate(pass, upload(b));
     valid += b.valid_tokens;
   }
+  double loss = 0;
+  machine_.copy_out(&loss, scalars_.loss_sums, sizeof loss);
   return valid ? loss / static_cast<double>(valid) : 0.0;
 }
 

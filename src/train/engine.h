@@ -1,9 +1,11 @@
 // Engine: a model with its memory, its quantization state and its optimizer: everything that computes. Knows no files.
 //
 // One step (docs/architecture.md walks through it):
-//   zero gradients -> for each micro-batch forward + backward -> gradient norm -> either
-//     finite:      stored scales updated, AdamW, weight images made again
-//     not finite:  the update is skipped and the first offending tensor named; parameters, moments and amax histories stay
+//   zero gradients -> for each micro-batch forward + backward -> gradient norm -> decision (ops::decide_step) -> AdamW, gated by it -> the host learns of it all
+//     finite:      stored scales updated
+//     not finite:  AdamW changed nothing; the first offending tensor is named; amax histories stay
+//   -> weight images made again for the next step
+// On a GPU the host waits once, behind AdamW.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,18 +15,24 @@
 #include "core/context.h"
 #include "data/loader.h"
 #include "model/model.h"
+#include "ops/machine.h"
+#include "ops/optimizer.h"
 
 namespace octet {
 
-// Bytes by purpose, from a dry run of the step and of validation over counting arenas.
+// Bytes by purpose, from a dry run of the step and of validation over counting arenas. Of the device, except `batches`.
 struct MemoryPlan {
-  size_t master = 0, moments = 0, gradients = 0, working = 0;  // parameters
+  DeviceKind device = DeviceKind::cpu;
+  size_t master = 0, moments = 0, gradients = 0, working = 0;  // parameters; master: FP32 values, or the remainders below `working`
   size_t images = 0;                                           // quantized weights
   size_t parameter_arena = 0;                                  // the four parameter rows, rounded, and the RoPE table
   size_t activations = 0;                                      // kept from forward to backward, one micro-batch
   size_t scratch = 0;
-  size_t batches = 0;                                          // token batches read ahead, and the validation set
-  size_t total() const { return parameter_arena + images + activations + scratch + batches; }
+  size_t state = 0;                                            // device only: a micro-batch's tokens, scales, sums
+  size_t overhead = 0;                                         // device only: context and workspace (Machine::overhead_bytes)
+  size_t batches = 0;                                          // host: token batches read ahead, and the validation set
+  // Of the memory that decides whether the run fits.
+  size_t total() const { return parameter_arena + images + activations + scratch + state + overhead + (device == DeviceKind::cpu ? batches : 0); }
 };
 
 struct StepResult {
@@ -51,9 +59,13 @@ class Engine {
   const MemoryPlan& memory() const { return plan_; }
   Model& model() { return *model_; }
   QuantRegistry& quant() { return quant_; }
-  ThreadPool& pool() { return pool_; }
+  Machine& machine() { return machine_; }
   // Spans of the following calls go to `tracer`; null: none.
   void set_tracer(Tracer* tracer) { tracer_ = tracer; }
+
+  // Before the first step on a GPU: makes every product of a step and of validation once, with the given algorithms where there are such, and times the
+  // others' candidates (run.gemm_choice). Returns how many were timed. Without this call products take cuBLASLt's first suggestion.
+  int prepare_products(const ProductChoices& choices);
 
   // Runs optimizer step `step` (from 0). dump: collects this step's tensors, or null.
   StepResult step(const data::StepBatch& batch, int64_t step, Dump* dump = nullptr);
@@ -69,16 +81,35 @@ class Engine {
  private:
   void plan(const std::string& dump_modules);
   void allocate(bool poison);
+  void allocate_state(Arena& arena);
   // step: what stochastic rounding is keyed by; weight images are keyed by the step they serve.
   Ctx context(Arena& scratch, int64_t step);
+  Pass pass_over(Ctx& ctx) { return {ctx, quant_, activations_, scalars_.loss_sums}; }
+  TokenBatch upload(const data::MicroBatch& batch);
+  void push_quant_state();
+  void update(Ctx& ctx, int64_t step);
+
+  // What a step leaves in the memory of the device for the host to read, in one block.
+  struct Scalars {
+    double *loss_sums = nullptr, *squares = nullptr;   // [2], [parameters]
+    StepOutcome* outcome = nullptr;
+  };
+  struct StepScalars {   // on the host
+    double loss_sums[2];
+    std::vector<double> squares;
+    StepOutcome outcome;
+  };
+  StepScalars read_scalars();
+  std::string offender(const StepScalars& s) const;
 
   RunConfig config_;
-  GemmMath math_;
-  ThreadPool pool_;
+  Machine machine_;
   QuantRegistry quant_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;
-  Arena parameters_, images_, activations_, scratch_;
+  Arena parameters_, images_, activations_, scratch_, state_;
+  Scalars scalars_;
+  Tensor ids_[4];   // a micro-batch's tokens, labels, positions and document starts on a device; empty on the CPU
   int64_t updates_ = 0;
   Tracer* tracer_ = nullptr;
 };

@@ -82,7 +82,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   }();
   const double data_seconds = seconds_since(begin);
   std::unique_ptr<Dump> dump;
-  if (dump_request_ && dump_request_->step == number) dump = std::make_unique<Dump>(dump_request_->modules);
+  if (dump_request_ && dump_request_->step == number) dump = std::make_unique<Dump>(dump_request_->modules, engine_.machine());
   watchdog_.begin(number, "the training step", patience);
   const StepResult result = engine_.step(batch, state_.step, dump.get());
   watchdog_.idle();
@@ -98,7 +98,8 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   record(result, batch, seconds, data_seconds);
   if (dump) {
     Span write(tracer_.get(), "write dump", "");
-    const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name, config_.run.cpu_gemm, config_.model.tie_word_embeddings);
+    const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name,
+                                 engine_.machine().kind() == DeviceKind::cpu ? config_.run.cpu_gemm : "cublaslt", config_.model.tie_word_embeddings);
     console_.message(fmt::format("dump of step {} written to {}", number, path.string()));
     metrics_.event("dump", {{"step", number}, {"path", path.string()}});
   }
@@ -121,7 +122,7 @@ void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double
   record.tokens_per_s = tokens / seconds;
   record.step_ms = seconds * 1e3;
   record.skipped = r.skipped;
-  const double mfu = flops_per_token_ * record.tokens_per_s / peak_flops_;
+  const double mfu = peak_flops_ > 0 ? flops_per_token_ * record.tokens_per_s / peak_flops_ : 0.0;
   nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"mfu_causal", mfu}, {"data_ms", data_seconds * 1e3}, {"sample_hash", fmt::format("{:016x}", data::sample_hash(batch))}};
   if (config_.optim.z_loss > 0) extra["z_loss"] = r.z_loss;
   if (r.skipped) extra["skipped"] = true;

@@ -22,25 +22,32 @@
 namespace octet {
 namespace {
 
-std::string memory_table(const MemoryPlan& m) {
-  Table t({{"memory", Table::Align::left}, {"size"}});
-  t.add_row({"master weights (FP32)", human_bytes(m.master)});
-  t.add_row({"Adam moments (FP32)", human_bytes(m.moments)});
+std::string memory_table(const RunConfig& c, const MemoryPlan& m) {
+  const bool gpu = m.device == DeviceKind::cuda;
+  Table t({{gpu ? "device memory" : "memory", Table::Align::left}, {"size"}});
+  t.add_row({c.optim.master_weights == "fp32" ? "master weights (FP32)" : "16-bit remainders of the master weights", human_bytes(m.master)});
+  t.add_row({fmt::format("Adam moments ({})", c.optim.moments == "fp32" ? "FP32" : "BF16"), human_bytes(m.moments)});
   t.add_row({"gradients (FP32)", human_bytes(m.gradients)});
   t.add_row({"working weights (BF16)", human_bytes(m.working)});
   t.add_row({"quantized weight images", human_bytes(m.images)});
   t.add_row({"activations of a micro-batch", human_bytes(m.activations)});
   t.add_row({"scratch", human_bytes(m.scratch)});
-  t.add_row({"batches read ahead, validation set", human_bytes(m.batches)});
+  if (gpu) {
+    t.add_row({"tokens, scales and sums", human_bytes(m.state)});
+    t.add_row({"CUDA context and cuBLASLt workspace", human_bytes(m.overhead)});
+  } else {
+    t.add_row({"batches read ahead, validation set", human_bytes(m.batches)});
+  }
   t.add_row({"total", human_bytes(m.total())});
-  return t.text();
+  return t.text() + (gpu ? fmt::format("host memory of batches read ahead and of the validation set: {}\n", human_bytes(m.batches)) : std::string());
 }
 
 std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
   const Recipe& r = engine.model().precision().base();
   const int64_t per_step = c.batch.global * c.data.seq_len;
-  std::string text = fmt::format("octet {} | recipe {} | {} parameters | CPU, {} threads | gemm {}\n", version, r.name, human_count(static_cast<double>(parameter_count(c.model))),
-                                 engine.pool().threads(), c.run.cpu_gemm);
+  Machine& machine = engine.machine();
+  std::string text = fmt::format("octet {} | recipe {} | {} parameters | {} | gemm {}\n", version, r.name, human_count(static_cast<double>(parameter_count(c.model))), machine.name(),
+                                 machine.kind() == DeviceKind::cpu ? c.run.cpu_gemm : machine.product_library());
   for (size_t k = 0; k < data.sources(); ++k) {
     const data::GptDataset& source = data.train(k);
     text += fmt::format("data: {} ({} tokens, {} epochs of the training split)", c.data.train[k].path, source.set().tokens(), source.epochs());
@@ -58,6 +65,7 @@ struct StartingPoint {
   std::optional<Checkpoint> checkpoint;   // to go on from
   std::optional<Checkpoint> initial;      // to take weights from
   RunState state;
+  ProductChoices products;                // the checkpoint's algorithms
   std::string present;                    // names of the checkpoints there were, to notice a run that writes meanwhile
   std::vector<std::string> notes;
   std::vector<ConfigChange> changes;      // of the config, since the run began
@@ -129,8 +137,12 @@ void read_checkpoint(const std::filesystem::path& checkpoints, const TrainOption
 }
 
 void announce(const RunConfig& config, Engine& engine, DataSession& data, const StartingPoint& start, double peak, Console& console, MetricsWriter& metrics) {
-  console.message(banner(config, engine, data) + memory_table(engine.memory()));
-  console.message(fmt::format("MFU: model_causal FLOPs against {:.0f} GFLOP/s (one core's sgemm, measured now, times the cores in use)", peak * 1e-9));
+  console.message(banner(config, engine, data) + memory_table(config, engine.memory()));
+  if (engine.machine().kind() == DeviceKind::cpu) {
+    console.message(fmt::format("MFU: model_causal FLOPs against {:.0f} GFLOP/s (one core's sgemm, measured now, times the cores in use)", peak * 1e-9));
+  } else if (peak > 0) {
+    console.message(fmt::format("MFU: model_causal FLOPs against {:.0f} TFLOP/s (dense BF16 of the data sheet)", peak * 1e-12));
+  }
   for (const std::string& note : start.notes) {
     console.message("warning: " + note);
     metrics.event("warning", {{"text", note}});
@@ -147,7 +159,8 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
                           {"recipe", engine.model().precision().base().name},
                           {"emulation", engine.model().precision().base().emulation()},
                           {"parameters", engine.model().parameter_count()},
-                          {"threads", engine.pool().threads()},
+                          {"device", engine.machine().name()},
+                          {"threads", engine.machine().pool().threads()},
                           {"memory_bytes", engine.memory().total()}});
   if (const auto watched = engine.quant().health(); !watched.empty()) metrics.event("stats_sites", {{"sites", health_sites(watched)}});
   if (start.checkpoint) console.message(fmt::format("resumed from {} at step {}", from, start.state.step));
@@ -185,7 +198,7 @@ ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
   DataSession data(config);
   Engine engine(config, Engine::Memory::plan_only, dump_modules(config, options));
   check_stats_modules(config, engine);
-  fmt::print("{}{}", banner(config, engine, data), memory_table(engine.memory()));
+  fmt::print("{}{}", banner(config, engine, data), memory_table(config, engine.memory()));
   for (const std::string& note : data.notes()) fmt::print("warning: {}\n", note);
   for (const std::string& note : engine.model().precision().base().notes) fmt::print("warning: {}\n", note);
   fmt::print("FLOPs a token (model_causal): {}\n", human_count(flops_per_token(config.model, config.data.seq_len)));
@@ -197,7 +210,8 @@ ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
 ExitCode train(const RunConfig& requested, const TrainOptions& options, const nlohmann::json& resolved_request) {
   RunConfig config = requested;
   nlohmann::json resolved = resolved_request;
-  const double core_gflops = cpu::blas_self_test();
+  const bool on_cpu = device_kind(config.run.device) == DeviceKind::cpu;
+  const double core_gflops = on_cpu ? cpu::blas_self_test() : 0;
   if (options.dry_run) return dry_run(config, options);
 
   // A refusal must leave nothing behind: everything that can be wrong is found before the run directory is made and locked.
@@ -227,6 +241,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   check_stats_modules(config, engine);
   if (start.checkpoint) {
     for (std::string& note : restore_run(*start.checkpoint, engine)) start.notes.push_back(std::move(note));
+    start.products = saved_products(*start.checkpoint, engine.machine(), start.notes);
   } else if (start.initial) {
     load_weights(*start.initial, engine);
   }
@@ -261,9 +276,14 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   if (config.log.console == "megatron") view.megatron = MegatronLine{config.batch.global, config.data.seq_len, flops_per_token(config.model, config.data.seq_len)};
   view.width = [] { return terminal_width(STDOUT_FILENO); };
   Console console(std::cout, view, [&](std::string_view line) { log.write(line); });
-  const int cores = std::min(engine.pool().threads(), usable_cores());
-  const double peak = core_gflops * 1e9 * cores;
+  const int cores = std::min(engine.machine().pool().threads(), usable_cores());
+  const double peak = on_cpu ? core_gflops * 1e9 * cores : engine.machine().peak_flops();
   announce(config, engine, data, start, peak, console, metrics);
+  if (!on_cpu) {
+    const int timed = engine.prepare_products(start.products);
+    console.message(fmt::format("matrix products: {} timed, {} as the checkpoint has them; device memory in use: {} of {}", timed, start.products.size(),
+                                human_bytes(engine.machine().memory_use().used), human_bytes(engine.machine().memory_use().total)));
+  }
   return TrainLoop(config, options, resolved, engine, data, run_dir, console, metrics, start.state, peak).run();
 }
 

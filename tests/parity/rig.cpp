@@ -80,10 +80,10 @@ Rig::Image Rig::host_image(const Operand& image, bool column) {
 
 void Rig::on_device(const std::function<void(Ctx&)>& op, uint64_t seed, uint64_t step) {
   Arena counted;
-  Ctx plan(device_, pool_, counted);
+  Ctx plan(&device_, pool_, counted);
   op(plan);
   Arena scratch(counted.high_water_bytes(), device_.memory(), true);
-  Ctx ctx(device_, pool_, scratch);
+  Ctx ctx(&device_, pool_, scratch);
   ctx.seed = seed;
   ctx.step = step;
 #ifdef OCTET_SIMT

@@ -1,4 +1,8 @@
 // Operators over rows and elements: the same bits where no sum's order differs, else within rounding.
+#include <fmt/format.h>
+
+#include <array>
+
 #include "cpu/cpu_ops.h"
 #include "cuda/cuda_ops.h"
 #include "ops/activation.h"
@@ -304,6 +308,13 @@ TEST(cross_entropy, logits_that_are_not_finite_show) {
   }
 }
 
+Host step_control(float grad_scale, int32_t skip) {
+  Host h(Dtype::u8, {static_cast<int64_t>(sizeof(StepControl))});
+  const StepControl c{grad_scale, skip};
+  std::memcpy(h.bytes().data(), &c, sizeof c);
+  return h;
+}
+
 TEST(state, adamw_casts_and_column_sums) {
   Rig rig;
   for (const int64_t n : {1, 1000, 4096}) {
@@ -313,17 +324,88 @@ TEST(state, adamw_casts_and_column_sums) {
     for (int64_t i = 0; i < n; ++i) squares.set(i, squares.at(i) * squares.at(i) * 1e-3);
     const int v = b.updated(squares), working = b.output(Dtype::bf16, {n}), cast = b.output(Dtype::bf16, {n});
     const int wide = b.input(normal("dy", Dtype::bf16, {37, n})), sums = b.updated(normal("s", Dtype::f32, {n}));
-    const AdamwStep step{3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.7f, 3.1f, 0.77f};
+    const AdamwStep step{3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.7f, 3.1f};
+    const int control = b.input(step_control(0.77f, 0));
     const auto call = [&](auto&& adamw, auto&& cast_weights, auto&& column_sums) {
       return [&, adamw, cast_weights, column_sums](Ctx& ctx, const std::vector<Tensor>& t) {
         const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
-        adamw(ctx, at(master), at(m), at(v), at(grad), at(working), step);
+        adamw(ctx, AdamwTensors{at(master), {}, at(m), at(v), at(grad), at(working)}, step, 0, static_cast<const StepControl*>(at(control).data));
         cast_weights(ctx, at(grad), at(cast));
         column_sums(ctx, at(wide), at(sums));
       };
     };
     b.run(call(cpu::adamw, cpu::cast_weights, cpu::column_sums), call(cuda::adamw, cuda::cast_weights, cuda::column_sums));
     for (const int i : {master, m, v, working, cast, sums}) b.same(i, "state of " + std::to_string(n) + ", tensor " + std::to_string(i));
+  }
+}
+
+// Every form of the state, ragged sizes, and skipped steps: the same bits on both backends.
+TEST(state, compact_adamw) {
+  Rig rig;
+  for (const int64_t n : {5, 1000, 4099}) {
+    for (const bool halves : {false, true}) {
+      for (const Dtype moments : {Dtype::f32, Dtype::bf16}) {
+        for (const int32_t skip : {0, 1}) {
+          Both b(rig);
+          Host upper(Dtype::bf16, {n}), lower(Dtype::u16, {n}), whole = normal("w", Dtype::f32, {n}), second = normal("v", moments, {n});
+          for (int64_t i = 0; i < n; ++i) {
+            const SplitMaster s = split_master(resolve_tie(whole.at(i)));
+            std::memcpy(upper.bytes().data() + 2 * i, &s.weight, 2);
+            std::memcpy(lower.bytes().data() + 2 * i, &s.remainder, 2);
+            second.set(i, second.at(i) * second.at(i));
+          }
+          const int master = b.updated(whole), remainder = b.updated(lower), working = b.updated(upper), m = b.updated(normal("m", moments, {n}, 0.1)), v = b.updated(second);
+          const int grad = b.input(normal("g", Dtype::f32, {n}));
+          const AdamwStep step{3e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.7f, 3.1f};
+          const int control = b.input(step_control(0.77f, skip));
+          const auto call = [&](auto&& adamw) {
+            return [&, adamw](Ctx& ctx, const std::vector<Tensor>& t) {
+              const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
+              const Tensor none;
+              adamw(ctx, AdamwTensors{halves ? none : at(master), halves ? at(remainder) : none, at(m), at(v), at(grad), at(working)}, step, 99,
+                    static_cast<const StepControl*>(at(control).data));
+            };
+          };
+          b.run(call(cpu::adamw), call(cuda::adamw));
+          for (const int i : {master, remainder, working, m, v}) {
+            b.same(i, fmt::format("{} elements, halves {}, moments {}, skip {}, tensor {}", n, halves, name(moments), skip, i));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(state, decisions) {
+  Rig rig;
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  for (const double loss : {3.0, nan, -inf}) {
+    for (const double odd : {0.125, nan, inf}) {
+      for (const int64_t bad : {0, 3}) {
+        for (const double clip : {0.0, 0.5, 1e9}) {
+          double sum = loss;
+          std::array<double, 300> squares{};
+          std::array<int64_t, 777> counts{};
+          for (size_t i = 0; i < squares.size(); ++i) squares[i] = std::sqrt(static_cast<double>(i + 1));
+          squares[299] = odd;
+          counts[700] = bad;
+          StepOutcome want{};
+          const StepInputs on_host{&sum, squares.data(), 300, counts.data(), 777, clip};
+          rig.on_host([&](Ctx& ctx) { cpu::decide_step(ctx, on_host, &want); });
+          StepOutcome* outcome = rig.upload_value(StepOutcome{});
+          const StepInputs on_device{rig.upload_value(sum), rig.upload_value(squares)->data(), 300, rig.upload_value(counts)->data(), 777, clip};
+          rig.on_device([&](Ctx& ctx) { cuda::decide_step(ctx, on_device, outcome); });
+          const StepOutcome got = rig.download_value(outcome);
+          EXPECT_EQ(got.control.skip, want.control.skip);
+          EXPECT_EQ(got.nonfinite, want.nonfinite);
+          if (std::isfinite(odd)) {
+            EXPECT_EQ(got.grad_norm, want.grad_norm);
+            EXPECT_EQ(got.control.grad_scale, want.control.grad_scale);
+          }
+          rig.reset();
+        }
+      }
+    }
   }
 }
 
@@ -334,14 +416,17 @@ TEST(state, sums) {
     const Tensor on_device = rig.upload(x);
     double want[2] = {}, got[2] = {}, again[2] = {};
     rig.on_host([&](Ctx& ctx) {
-      want[0] = cpu::sum(ctx, x.tensor());
-      want[1] = cpu::sum_squares(ctx, x.tensor());
+      cpu::sum(ctx, x.tensor(), &want[0]);
+      cpu::sum_squares(ctx, x.tensor(), &want[1]);
     });
     for (double* result : {got, again}) {
+      std::array<double, 2>* sums = rig.upload_value(std::array<double, 2>{});
       rig.on_device([&](Ctx& ctx) {
-        result[0] = cuda::sum(ctx, on_device);
-        result[1] = cuda::sum_squares(ctx, on_device);
+        cuda::sum(ctx, on_device, &(*sums)[0]);
+        cuda::sum_squares(ctx, on_device, &(*sums)[1]);
       });
+      const auto values = rig.download_value(sums);
+      std::copy(values.begin(), values.end(), result);
     }
     for (int i = 0; i < 2; ++i) {
       EXPECT_NEAR(got[i], want[i], 1e-12 * want[1]) << n;

@@ -61,6 +61,8 @@ class GemmPlans {
   std::map<std::string, Algorithm> choices() const;
   void choose(const std::map<std::string, Algorithm>& choices);
 
+  static size_t library_version();   // of cuBLASLt
+
   static constexpr size_t workspace_bytes = size_t{64} << 20;
 
  private:

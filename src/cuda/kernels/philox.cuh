@@ -2,18 +2,25 @@
 #pragma once
 #include <cstdint>
 
+#include "core/philox.h"
+
 namespace octet::cuda {
 
-// Stream of stochastic rounding of one site and step; purpose 2 is RngPurpose::stochastic_rounding.
+// One stream: (seed, purpose, hashed name, step).
 struct PhiloxStream {
   uint32_t key0, key1, name, step;
 
-  __device__ __forceinline__ PhiloxStream(uint64_t seed, uint64_t site_hash, uint64_t step_)
-      : key0(static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(site_hash >> 32)), key1(static_cast<uint32_t>(seed >> 32) ^ 2u), name(static_cast<uint32_t>(site_hash)),
-        step(static_cast<uint32_t>(step_)) {}
+  __device__ __forceinline__ PhiloxStream(uint64_t seed, RngPurpose purpose, uint64_t name_hash, uint64_t step_)
+      : key0(static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(name_hash >> 32)), key1(static_cast<uint32_t>(seed >> 32) ^ static_cast<uint32_t>(purpose)),
+        name(static_cast<uint32_t>(name_hash)), step(static_cast<uint32_t>(step_)) {}
 
   __device__ __forceinline__ uint32_t word(uint64_t element) const {
-    const uint64_t index = element / 4;
+    const uint4 words = block(element / 4);
+    const uint32_t e = static_cast<uint32_t>(element % 4);
+    return e == 0 ? words.x : e == 1 ? words.y : e == 2 ? words.z : words.w;
+  }
+
+  __device__ __forceinline__ uint4 block(uint64_t index) const {
     uint32_t c0 = static_cast<uint32_t>(index), c1 = static_cast<uint32_t>(index >> 32), c2 = name, c3 = step, k0 = key0, k1 = key1;
 #pragma unroll
     for (int i = 0; i < 10; ++i) {
@@ -26,8 +33,7 @@ struct PhiloxStream {
       k0 += 0x9E3779B9u;
       k1 += 0xBB67AE85u;
     }
-    const uint32_t e = static_cast<uint32_t>(element % 4);
-    return e == 0 ? c0 : e == 1 ? c1 : e == 2 ? c2 : c3;
+    return make_uint4(c0, c1, c2, c3);
   }
 };
 

@@ -107,7 +107,7 @@ template <SourceKind K, class T, bool Health>
 __global__ void __launch_bounds__(threads) encode_general(SourceParams s, ImageParams image, Blocks b, const float* multiplier, RandomParams random, float limit, ImageHealth* tiles) {
   __shared__ uint8_t turned[side][side + 4];
   const Dtype format = image.scale.format;
-  const PhiloxStream rng(random.seed, random.site_hash, random.step);
+  const PhiloxStream rng(random.seed, RngPurpose::stochastic_rounding, random.site_hash, random.step);
   Observed seen;
 #pragma unroll
   for (int pass = 0; pass < rows_a_thread; ++pass) {

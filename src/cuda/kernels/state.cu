@@ -1,5 +1,6 @@
 #include "cuda/kernels/state.h"
 
+#include "cuda/kernels/philox.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/vector.cuh"
 #include "cuda/launch.h"
@@ -10,21 +11,88 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t sum_tile = 1 << 14;
 
-__global__ void __launch_bounds__(threads) adamw(float* master, float* m, float* v, const float* grad, bf16* working, int64_t n, AdamwStep step) {
-  const int64_t c = (static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x) * vector_width;
+// One thread, eight elements: two blocks of random words for BF16 moments.
+template <bool halves, class Moment>
+__global__ void __launch_bounds__(threads) adamw(AdamwParams p, AdamwStep step) {
+  const StepControl control = *p.control;
+  if (control.skip) return;
+  const int64_t n = p.elements, c = (static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x) * vector_width;
   if (c >= n) return;
-  Vector<float> w = load(static_cast<const float*>(master), c, n), first = load(static_cast<const float*>(m), c, n), second = load(static_cast<const float*>(v), c, n);
-  const Vector<float> g = load(grad, c, n);
+  Moment *m = static_cast<Moment*>(p.m), *v = static_cast<Moment*>(p.v);
+  bf16* working = reinterpret_cast<bf16*>(p.working);
+  const Vector<float> g = load(p.grad, c, n);
+  Vector<Moment> first = load(static_cast<const Moment*>(m), c, n), second = load(static_cast<const Moment*>(v), c, n);
+  Vector<float> w{};
+  Vector<bf16> upper{}, lower{};
+  if constexpr (halves) {
+    upper = load(static_cast<const bf16*>(working), c, n);
+    lower = load(reinterpret_cast<const bf16*>(p.remainder), c, n);
+  } else {
+    w = load(static_cast<const float*>(p.master), c, n);
+  }
 #pragma unroll
-  for (int i = 0; i < vector_width; ++i) adamw_element(w.values[i], first.values[i], second.values[i], g.values[i], step);
-  store(master, c, n, w);
+  for (int half = 0; half < 2; ++half) {
+    uint4 random{};
+    if constexpr (sizeof(Moment) == 2) random = PhiloxStream(p.seed, RngPurpose::moments, p.name_hash, p.step).block(static_cast<uint64_t>(c / 4 + half));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int i = 4 * half + j;
+      if constexpr (halves) w.values[i] = join_master(bf16{upper.bits(i)}, lower.bits(i));
+      float mi = first.at(i), vi = second.at(i);
+      adamw_element(w.values[i], mi, vi, g.values[i], step, control.grad_scale);
+      if constexpr (sizeof(Moment) == 2) {
+        const uint32_t word = j == 0 ? random.x : j == 1 ? random.y : j == 2 ? random.z : random.w;
+        first.set_bits(i, to_bf16_stochastic(mi, word).bits);
+        second.set_bits(i, to_bf16_stochastic(vi, word >> 16).bits);
+      } else {
+        first.set(i, mi);
+        second.set(i, vi);
+      }
+      if constexpr (halves) {
+        const SplitMaster s = split_master(w.values[i]);
+        upper.set_bits(i, s.weight.bits);
+        lower.set_bits(i, s.remainder);
+      } else if (working) {
+        upper.set(i, w.values[i]);
+      }
+    }
+  }
   store(m, c, n, first);
   store(v, c, n, second);
-  if (!working) return;
-  Vector<bf16> copy{};
-#pragma unroll
-  for (int i = 0; i < vector_width; ++i) copy.set(i, w.values[i]);
-  store(working, c, n, copy);
+  if constexpr (halves) {
+    store(reinterpret_cast<bf16*>(p.remainder), c, n, lower);
+  } else {
+    store(p.master, c, n, w);
+  }
+  if (working) store(working, c, n, upper);
+}
+
+// One CTA. Squares are added in index order by one thread, which reads them from shared memory; counts in any order.
+__global__ void __launch_bounds__(threads) decide_step(StepInputs in, StepOutcome* outcome) {
+  __shared__ double chunk[threads];
+  __shared__ long long counts[threads];
+  double squares = 0;
+  for (int64_t begin = 0; begin < in.parameters; begin += threads) {
+    if (begin + threadIdx.x < in.parameters) chunk[threadIdx.x] = in.squares[begin + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int64_t i = 0; i < threads && begin + i < in.parameters; ++i) squares += chunk[i];
+    }
+    __syncthreads();
+  }
+  long long nonfinite = 0;
+  for (int64_t i = threadIdx.x; i < in.sites; i += threads) nonfinite += in.nonfinite[i];
+  counts[threadIdx.x] = nonfinite;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  nonfinite = 0;
+  for (int i = 0; i < threads; ++i) nonfinite += counts[i];
+  const double norm = sqrt(squares), factor = in.clip_norm > 0 ? in.clip_norm / (norm + 1e-6) : 1.0;
+  outcome->nonfinite = nonfinite;
+  outcome->grad_norm = norm;
+  outcome->control.grad_scale = static_cast<float>(factor < 1.0 ? factor : 1.0);
+  constexpr double largest = 1.7976931348623157e308;   // of a double: comparisons with it are false for NaN
+  outcome->control.skip = !(fabs(*in.loss_sum) <= largest) || !(norm <= largest) || nonfinite > 0;
 }
 
 __global__ void __launch_bounds__(threads) cast(const float* from, bf16* to, int64_t n) {
@@ -62,20 +130,36 @@ __global__ void __launch_bounds__(threads) add_partials(const double* partial, i
   *out = total;
 }
 
+// A CTA sums 32 columns: warp w takes rows w, w + 8, ...; the warps' sums are added in order. Neighbouring lanes read neighbouring columns.
 template <class T>
 __global__ void __launch_bounds__(threads) column_sums(const T* x, int64_t ld, int64_t rows, int64_t cols, float* sums) {
-  const int64_t c = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (c >= cols) return;
+  __shared__ float of_warp[threads / 32][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t c = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   float sum = 0;
-  for (int64_t r = 0; r < rows; ++r) sum += to_float(x[r * ld + c]);
+  if (c < cols) {
+    for (int64_t r = warp; r < rows; r += threads / 32) sum += to_float(x[r * ld + c]);
+  }
+  of_warp[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || c >= cols) return;
+  for (int w = 1; w < threads / 32; ++w) sum += of_warp[w][lane];
   sums[c] += sum;
 }
 
 }  // namespace
 
-void launch_adamw(cudaStream_t stream, float* master, float* m, float* v, const float* grad, uint16_t* working, int64_t n, const AdamwStep& step) {
-  launch("update weights", stream, adamw, blocks_for(n, threads * vector_width), threads, 0, master, m, v, grad, reinterpret_cast<bf16*>(working), n, step);
+void launch_adamw(cudaStream_t stream, const AdamwParams& p, const AdamwStep& step) {
+  const unsigned blocks = blocks_for(p.elements, threads * vector_width);
+  const auto with = [&](auto kernel) { launch("update weights", stream, kernel, blocks, threads, 0, p, step); };
+  if (p.narrow_moments) {
+    p.remainder ? with(adamw<true, bf16>) : with(adamw<false, bf16>);
+  } else {
+    p.remainder ? with(adamw<true, float>) : with(adamw<false, float>);
+  }
 }
+
+void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutcome* outcome) { launch("decide the step", stream, decide_step, 1, threads, 0, inputs, outcome); }
 
 void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n) {
   launch("round weights", stream, cast, blocks_for(n, threads * vector_width), threads, 0, from, reinterpret_cast<bf16*>(to), n);
@@ -90,9 +174,9 @@ void launch_sum(cudaStream_t stream, const float* x, int64_t n, bool squares, do
 
 void launch_column_sums(cudaStream_t stream, bool wide, const void* x, int64_t ld, int64_t rows, int64_t cols, float* sums) {
   if (wide) {
-    launch("sum columns", stream, column_sums<float>, blocks_for(cols, threads), threads, 0, static_cast<const float*>(x), ld, rows, cols, sums);
+    launch("sum columns", stream, column_sums<float>, blocks_for(cols, 32), threads, 0, static_cast<const float*>(x), ld, rows, cols, sums);
   } else {
-    launch("sum columns", stream, column_sums<bf16>, blocks_for(cols, threads), threads, 0, static_cast<const bf16*>(x), ld, rows, cols, sums);
+    launch("sum columns", stream, column_sums<bf16>, blocks_for(cols, 32), threads, 0, static_cast<const bf16*>(x), ld, rows, cols, sums);
   }
 }
 

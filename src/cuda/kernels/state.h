@@ -5,18 +5,30 @@
 #include <cstdint>
 
 #include "numerics/adamw.h"
+#include "ops/step_control.h"
 
 namespace octet::cuda {
 
-// All [n] floats; working: bf16 or null.
-void launch_adamw(cudaStream_t stream, float* master, float* m, float* v, const float* grad, uint16_t* working, int64_t n, const AdamwStep& step);
+struct AdamwParams {
+  float* master;         // or null, and
+  uint16_t* remainder;   // the lower halves of masters whose upper ones are `working`
+  void *m, *v;           // float, or bf16 when narrow_moments
+  const float* grad;
+  uint16_t* working;     // bf16 or null
+  int64_t elements;
+  bool narrow_moments;
+  uint64_t seed, name_hash, step;
+  const StepControl* control;
+};
+void launch_adamw(cudaStream_t stream, const AdamwParams& p, const AdamwStep& step);
+void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutcome* outcome);
 void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n);
 
 // *out += sum of x, or of its squares: tiles of fixed size in double, then the tiles in order. partial: [sum_tiles(n)] doubles of scratch.
 int64_t sum_tiles(int64_t n);
 void launch_sum(cudaStream_t stream, const float* x, int64_t n, bool squares, double* partial, double* out);
 
-// sums[c] += sum of column c, rows in order. x: [rows, cols], rows `ld` elements apart.
+// sums[c] += sum of column c, in a fixed order. x: [rows, cols], rows `ld` elements apart.
 void launch_column_sums(cudaStream_t stream, bool wide, const void* x, int64_t ld, int64_t rows, int64_t cols, float* sums);
 
 }  // namespace octet::cuda

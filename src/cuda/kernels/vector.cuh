@@ -17,7 +17,11 @@ struct Vector<bf16> {
   __device__ __forceinline__ float at(int i) const { return __uint_as_float(i % 2 ? words[i / 2] & 0xFFFF0000u : words[i / 2] << 16); }
   __device__ __forceinline__ void set(int i, float x) {
     const uint32_t bits = ptx::pack_bf16(x, 0.0f) & 0xFFFFu;
-    words[i / 2] = i % 2 ? (words[i / 2] & 0xFFFFu) | bits << 16 : (words[i / 2] & 0xFFFF0000u) | bits;
+    set_bits(i, static_cast<uint16_t>(bits));
+  }
+  __device__ __forceinline__ uint16_t bits(int i) const { return static_cast<uint16_t>(words[i / 2] >> (16 * (i % 2))); }
+  __device__ __forceinline__ void set_bits(int i, uint16_t x) {
+    words[i / 2] = i % 2 ? (words[i / 2] & 0xFFFFu) | static_cast<uint32_t>(x) << 16 : (words[i / 2] & 0xFFFF0000u) | x;
   }
 };
 
@@ -51,7 +55,12 @@ __device__ __forceinline__ Vector<T> load(const T* row, int64_t c, int64_t n) {
   }
 #pragma unroll
   for (int i = 0; i < vector_width; ++i) {
-    if (c + i < n) v.set(i, to_float(at[i]));
+    if (c + i >= n) continue;
+    if constexpr (sizeof(T) == 2) {
+      v.set_bits(i, at[i].bits);
+    } else {
+      v.set(i, at[i]);
+    }
   }
   return v;
 }
@@ -73,7 +82,12 @@ __device__ __forceinline__ void store(T* row, int64_t c, int64_t n, const Vector
   }
 #pragma unroll
   for (int i = 0; i < vector_width; ++i) {
-    if (c + i < n) at[i] = from_float<T>(v.at(i));
+    if (c + i >= n) continue;
+    if constexpr (sizeof(T) == 2) {
+      at[i].bits = v.bits(i);
+    } else {
+      at[i] = v.at(i);
+    }
   }
 }
 

@@ -46,7 +46,7 @@ class Timings : public ::testing::Test {
 
   // Median over rounds of the time of one call.
   double ms(const std::function<void(Ctx&)>& op, int calls = 5) {
-    Ctx ctx(device_, pool_, scratch_);
+    Ctx ctx(&device_, pool_, scratch_);
     op(ctx);
     op(ctx);
     std::vector<float> times;
@@ -132,8 +132,15 @@ TEST_F(Timings, memory_bound) {
         [&](Ctx& ctx) { cuda::cross_entropy(ctx, logits, labels, vocab, 0.0f, 1e-4f, true, loss, z); }, 0.2);
   const int64_t weights = int64_t{1} << 27;
   const Tensor master = random(Dtype::f32, {weights}), m = random(Dtype::f32, {weights}), v = random(Dtype::f32, {weights}), grad = random(Dtype::f32, {weights}), copy = blank(Dtype::bf16, {weights});
+  const AdamwStep step{1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1.0f};
+  const StepControl go{1.0f, 0};
+  auto* control = static_cast<StepControl*>(blank(Dtype::u8, {sizeof(StepControl)}).data);
+  device_.copy_in(control, &go, sizeof go);
   bytes("AdamW, f32 states and a BF16 copy", static_cast<double>(weights) * 30,
-        [&](Ctx& ctx) { cuda::adamw(ctx, master, m, v, grad, copy, {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1.0f, 1.0f}); }, 0.6);
+        [&](Ctx& ctx) { cuda::adamw(ctx, {master, {}, m, v, grad, copy}, step, 0, control); }, 0.6);
+  const Tensor lower = blank(Dtype::u16, {weights}), first = blank(Dtype::bf16, {weights}), second = blank(Dtype::bf16, {weights});
+  bytes("AdamW, halves and BF16 moments", static_cast<double>(weights) * 20,
+        [&](Ctx& ctx) { cuda::adamw(ctx, {{}, lower, first, second, grad, copy}, step, 0, control); }, 0.5);
 }
 
 // FLOP of the causal half: 4 S^2 d a head forward, 10 S^2 d backward, halved.
@@ -171,7 +178,7 @@ TEST_F(Timings, products) {
                             {"1x128 by 128x128", line, square, Accumulate::accurate}}) {
       Arena::Scope images(memory_);
       QuantizedOut a{s.a, {}, alloc_image(memory_, s.a, tokens, p.k, false, ImageLayout::gemm), {}, {}}, b{s.b, {}, alloc_image(memory_, s.b, p.n, p.k, false, ImageLayout::gemm), {}, {}};
-      Ctx ctx(device_, pool_, scratch_);
+      Ctx ctx(&device_, pool_, scratch_);
       cuda::quantize(ctx, x, a);
       cuda::quantize(ctx, w, b);
       const GemmTerm term{a.row, b.row};

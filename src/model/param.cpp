@@ -1,0 +1,87 @@
+#include "model/param.h"
+
+#include <algorithm>
+
+#include "numerics/master.h"
+
+namespace octet {
+namespace {
+
+// Runs f on ranges of [0, n) from the machine's threads.
+void in_parallel(Machine& machine, int64_t n, const std::function<void(int64_t begin, int64_t end)>& f) {
+  constexpr int64_t tile = int64_t{1} << 16;
+  machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) { f(t * tile, std::min(n, (t + 1) * tile)); });
+}
+
+}  // namespace
+
+void allocate(Param& p, Arena& arena, const StateFormats& formats) {
+  OCTET_CHECK(!formats.remainder || formats.compute == Dtype::bf16, "a remainder below {} weights", name(formats.compute));
+  p.master = p.remainder = {};
+  (formats.remainder ? p.remainder : p.master) = arena.alloc(formats.remainder ? Dtype::u16 : Dtype::f32, p.shape);
+  p.grad = arena.alloc(Dtype::f32, p.shape);
+  p.exp_avg = arena.alloc(formats.moments, p.shape);
+  p.exp_avg_sq = arena.alloc(formats.moments, p.shape);
+  p.working = formats.compute == Dtype::f32 ? p.master : arena.alloc(Dtype::bf16, p.shape);
+}
+
+void write_master(Machine& machine, const Param& p, const std::function<void(float*)>& fill) {
+  const int64_t n = p.shape.elements();
+  const auto filled = [&](float* w) {
+    fill(w);
+    in_parallel(machine, n, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) w[i] = resolve_tie(w[i]);
+    });
+  };
+  if (p.master.shape.rank() != 0) return machine.write(p.master, [&](const Tensor& t) { filled(t.as<float>()); });
+  std::vector<float> w(static_cast<size_t>(n));
+  filled(w.data());
+  machine.write(p.working, [&](const Tensor& working) {
+    machine.write(p.remainder, [&](const Tensor& remainder) {
+      in_parallel(machine, n, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const SplitMaster s = split_master(w[static_cast<size_t>(i)]);
+          working.as<bf16>()[i] = s.weight;
+          remainder.as<uint16_t>()[i] = s.remainder;
+        }
+      });
+    });
+  });
+}
+
+void read_master(Machine& machine, const Param& p, const std::function<void(const float*)>& use) {
+  if (p.master.shape.rank() != 0) return machine.read(p.master, [&](const Tensor& t) { use(t.as<float>()); });
+  std::vector<float> w(static_cast<size_t>(p.shape.elements()));
+  machine.read(p.working, [&](const Tensor& working) {
+    machine.read(p.remainder, [&](const Tensor& remainder) {
+      in_parallel(machine, p.shape.elements(), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) w[static_cast<size_t>(i)] = join_master(working.as<bf16>()[i], remainder.as<uint16_t>()[i]);
+      });
+    });
+  });
+  use(w.data());
+}
+
+void write_moment(Machine& machine, const Tensor& moment, const std::function<void(float*)>& fill) {
+  if (moment.dtype == Dtype::f32) return machine.write(moment, [&](const Tensor& t) { fill(t.as<float>()); });
+  std::vector<float> values(static_cast<size_t>(moment.elements()));
+  fill(values.data());
+  machine.write(moment, [&](const Tensor& t) {
+    in_parallel(machine, t.elements(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) t.as<bf16>()[i] = to_bf16(values[static_cast<size_t>(i)]);
+    });
+  });
+}
+
+void read_moment(Machine& machine, const Tensor& moment, const std::function<void(const float*)>& use) {
+  if (moment.dtype == Dtype::f32) return machine.read(moment, [&](const Tensor& t) { use(t.as<float>()); });
+  std::vector<float> values(static_cast<size_t>(moment.elements()));
+  machine.read(moment, [&](const Tensor& t) {
+    in_parallel(machine, t.elements(), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) values[static_cast<size_t>(i)] = to_float(t.as<bf16>()[i]);
+    });
+  });
+  use(values.data());
+}
+
+}  // namespace octet

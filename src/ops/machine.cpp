@@ -1,0 +1,133 @@
+#include "ops/machine.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <vector>
+
+#ifdef OCTET_HAVE_CUDA
+#include "cuda/device.h"
+#include "cuda/gemm/plans.h"
+#endif
+
+namespace octet {
+namespace {
+
+#ifndef OCTET_HAVE_CUDA
+[[noreturn]] void no_cuda() {
+  throw Error(ExitCode::config, "\"cuda\", but this octet was built without CUDA", "run.device", "set it to \"cpu\" or \"auto\", or build with the CUDA toolkit (scripts/build.sh -DOCTET_CUDA=ON)");
+}
+#endif
+
+}  // namespace
+
+#ifdef OCTET_HAVE_CUDA
+
+void Machine::Release::operator()(cuda::Device* device) const { delete device; }
+
+DeviceKind device_kind(const std::string& run_device) {
+  if (run_device == "cuda") return DeviceKind::cuda;
+  return run_device == "auto" && cuda::device_count() > 0 ? DeviceKind::cuda : DeviceKind::cpu;
+}
+
+Machine::Machine(const Options& options) : options_(options), pool_(options.threads) {
+  if (options.kind == DeviceKind::cuda && !options.plan_only) device_.reset(new cuda::Device(0));
+}
+
+std::string Machine::name() const {
+  if (kind() == DeviceKind::cpu) return fmt::format("CPU, {} threads", const_cast<ThreadPool&>(pool_).threads());
+  if (!device_) return "CUDA";
+  const cuda::DeviceInfo& d = device_->info();
+  return fmt::format("{} (compute capability {}.{})", d.name, d.major, d.minor);
+}
+
+double Machine::peak_flops() const {
+  // NVIDIA H100 data sheet (SXM): 989.4 dense BF16 TFLOP/s with 132 multiprocessors; A100: 312 with 108; B200: 2250 with 148.
+  if (!device_) return 0;
+  const cuda::DeviceInfo& d = device_->info();
+  const double n = d.multiprocessors;
+  return d.major == 9 ? 989.4e12 * n / 132 : d.major == 8 && d.minor == 0 ? 312e12 * n / 108 : d.major == 10 ? 2250e12 * n / 148 : 0;
+}
+
+Machine::MemoryUse Machine::memory_use() const {
+  if (!device_) return {};
+  const auto [free, total] = device_->free_and_total();
+  return {total - free, total};
+}
+
+size_t Machine::overhead_bytes() const {
+  constexpr size_t context_bytes = size_t{580} << 20;
+  return kind() == DeviceKind::cuda ? context_bytes + cuda::GemmPlans::workspace_bytes : 0;
+}
+
+Arena Machine::arena(size_t bytes, bool poison) { return device_ ? Arena(bytes, device_->memory(), poison) : Arena(bytes, poison); }
+
+Ctx Machine::context(Arena& scratch) { return kind() == DeviceKind::cuda ? Ctx(device_.get(), pool_, scratch) : Ctx(pool_, scratch, options_.math); }
+
+void Machine::copy_in(void* to, const void* from, size_t bytes) {
+  if (device_) return device_->copy_in(to, from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
+void Machine::copy_out(void* to, const void* from, size_t bytes) {
+  if (device_) return device_->copy_out(to, from, bytes);
+  std::memcpy(to, from, bytes);
+}
+
+void Machine::synchronize() {
+  if (device_) device_->synchronize();
+}
+
+int Machine::tune_products(void* memory, size_t bytes) { return device_ ? device_->gemm_plans().tune(memory, bytes) : 0; }
+std::string Machine::product_library() const { return device_ ? fmt::format("cuBLASLt {}", cuda::GemmPlans::library_version()) : std::string(); }
+ProductChoices Machine::product_choices() const { return device_ ? device_->gemm_plans().choices() : ProductChoices(); }
+void Machine::choose_products(const ProductChoices& choices) {
+  if (device_) device_->gemm_plans().choose(choices);
+}
+
+#else
+
+void Machine::Release::operator()(cuda::Device*) const {}
+
+DeviceKind device_kind(const std::string& run_device) {
+  if (run_device == "cuda") no_cuda();
+  return DeviceKind::cpu;
+}
+
+Machine::Machine(const Options& options) : options_(options), pool_(options.threads) {
+  if (options.kind == DeviceKind::cuda) no_cuda();
+}
+
+std::string Machine::name() const { return fmt::format("CPU, {} threads", pool_.threads()); }
+double Machine::peak_flops() const { return 0; }
+Machine::MemoryUse Machine::memory_use() const { return {}; }
+size_t Machine::overhead_bytes() const { return 0; }
+Arena Machine::arena(size_t bytes, bool poison) { return Arena(bytes, poison); }
+Ctx Machine::context(Arena& scratch) { return Ctx(pool_, scratch, options_.math); }
+void Machine::copy_in(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void Machine::copy_out(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+void Machine::synchronize() {}
+int Machine::tune_products(void*, size_t) { return 0; }
+std::string Machine::product_library() const { return {}; }
+ProductChoices Machine::product_choices() const { return {}; }
+void Machine::choose_products(const ProductChoices&) {}
+
+#endif
+
+Machine::~Machine() = default;
+
+void Machine::write(const Tensor& t, const std::function<void(const Tensor&)>& fill) {
+  if (kind() == DeviceKind::cpu) return fill(t);
+  std::vector<std::byte> staging(t.bytes());
+  fill({staging.data(), t.dtype, t.shape});
+  copy_in(t.data, staging.data(), staging.size());
+}
+
+void Machine::read(const Tensor& t, const std::function<void(const Tensor&)>& use) {
+  if (kind() == DeviceKind::cpu) return use(t);
+  std::vector<std::byte> staging(t.bytes());
+  copy_out(staging.data(), t.data, staging.size());
+  use({staging.data(), t.dtype, t.shape});
+}
+
+}  // namespace octet

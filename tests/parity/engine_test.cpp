@@ -1,0 +1,226 @@
+// The whole training step on the device against the CPU's: losses, gradients, checkpoints, resumption, and the promises that hold on each device by itself.
+//
+// parity_simt makes a few steps of a tiny model on the host; parity_cuda fifty of a somewhat larger one on the GPU (the bar of part 3: 1e-3).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "train/checkpointing.h"
+#include "unit/train/small_run.h"
+
+using namespace octet;
+using namespace octet::test;
+
+namespace {
+
+#ifdef OCTET_SIMT
+constexpr int64_t many_steps = 3, width = 64, seq_len = 32;
+#else
+constexpr int64_t many_steps = 50, width = 256, seq_len = 128;
+#endif
+constexpr double loss_tolerance = 1e-3;
+
+// All extents are multiples of 16, as native FP8 products want them. The stable regime: lr 5e-4 behind a warm-up.
+RunConfig config(const std::string& recipe, const std::string& device) {
+  RunConfig c = small_config(recipe == "custom" ? "custom" : recipe);
+  c.model.hidden_size = width;
+  c.model.head_dim = 32;
+  c.model.num_attention_heads = width / 32;
+  c.model.num_key_value_heads = width / 64;
+  c.model.intermediate_size = 2 * width;
+  c.model.vocab_size = 250;
+  c.model.vocab_pad_multiple = 128;
+  c.data.seq_len = seq_len;
+  c.model.max_position_embeddings = 0;
+  c.optim.lr = 5e-4;
+  c.sched.warmup_steps = 5;
+  c.run.steps = 100;
+  c.sched.decay_steps.reset();
+  c.precision.amax_history_len = 16;
+  c.precision.emulate = recipe == "mxfp8" || recipe == "custom";
+  c.run.device = device;
+  c.run.gemm_choice = "heuristic";
+  c.log.stats_interval = 2;
+  validate(c);
+  return c;
+}
+
+std::vector<std::vector<float>> states(Engine& e) {
+  std::vector<std::vector<float>> out;
+  for (const auto& p : e.model().params()) {
+    const auto keep = [&](const float* w) { out.emplace_back(w, w + p->shape.elements()); };
+    read_master(e.machine(), *p, keep);
+    read_moment(e.machine(), p->exp_avg, keep);
+    read_moment(e.machine(), p->exp_avg_sq, keep);
+  }
+  return out;
+}
+
+std::vector<float> gradient(Engine& e, size_t param) {
+  const Param& p = *e.model().params()[param];
+  std::vector<float> g(static_cast<size_t>(p.shape.elements()));
+  e.machine().copy_out(g.data(), p.grad.data, g.size() * sizeof(float));
+  return g;
+}
+
+class EngineParity : public testing::TestWithParam<std::string> {};
+
+TEST_P(EngineParity, losses_and_gradients_follow_the_cpu) {
+  Engine cpu(config(GetParam(), "cpu")), device(config(GetParam(), "cuda"), Engine::Memory::poisoned);
+  device.prepare_products({});
+  const RunConfig c = config(GetParam(), "cpu");
+  EXPECT_EQ(states(cpu), states(device)) << "initial weights";
+  double worst = 0;
+  for (int64_t s = 0; s < many_steps; ++s) {
+    const data::StepBatch batch = random_step(c, s % 8);
+    const StepResult want = cpu.step(batch, s), got = device.step(batch, s);
+    worst = std::max(worst, std::fabs(got.loss - want.loss));
+    ASSERT_NEAR(got.loss, want.loss, loss_tolerance) << "step " << s;
+    EXPECT_NEAR(got.grad_norm, want.grad_norm, 0.03 * want.grad_norm) << "step " << s;
+    EXPECT_FALSE(got.skipped);
+    ASSERT_EQ(got.health.size(), want.health.size());
+    for (size_t i = 0; i < got.health.size() && s < 2; ++i) {
+      EXPECT_EQ(got.health[i].site, want.health[i].site);
+      EXPECT_EQ(got.health[i].values.elements, want.health[i].values.elements) << got.health[i].site;
+      EXPECT_NEAR(got.health[i].values.sqnr_db().value_or(0), want.health[i].values.sqnr_db().value_or(0), 2.0) << got.health[i].site;
+    }
+    if (s != 0) continue;
+    // The same weights and tokens: gradients differ by roundings of BF16 activations and of the quantizers that follow them.
+    for (size_t p = 0; p < cpu.model().params().size(); ++p) {
+      const std::vector<float> a = gradient(cpu, p), b = gradient(device, p);
+      double difference = 0, norm = 0;
+      for (size_t i = 0; i < a.size(); ++i) {
+        difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+        norm += static_cast<double>(a[i]) * a[i];
+      }
+      EXPECT_LE(std::sqrt(difference), (GetParam() == "fp32" ? 1e-4 : 0.05) * std::sqrt(norm) + 1e-7) << cpu.model().params()[p]->name;
+    }
+  }
+  std::printf("%s: largest loss difference over %d steps: %.2e\n", GetParam().c_str(), static_cast<int>(many_steps), worst);
+  EXPECT_NEAR(device.evaluate(random_step(c, 50).micro), cpu.evaluate(random_step(c, 50).micro), loss_tolerance);
+  const auto want = cpu.quant().totals(), got = device.quant().totals();
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].elements, want[i].elements) << "elements are counted alike";
+}
+
+TEST_P(EngineParity, bits_repeat_and_do_not_depend_on_stale_memory_or_recomputation) {
+  RunConfig c = config(GetParam(), "cuda");
+  Engine first(c);
+  const auto want = losses(first, c, 0, 3);
+  Engine again(c, Engine::Memory::poisoned);
+  EXPECT_EQ(losses(again, c, 0, 3), want);
+  EXPECT_EQ(states(again), states(first));
+  c.recompute.modules = {"norm", "swiglu", "attention"};
+  Engine recomputing(c, Engine::Memory::poisoned);
+  EXPECT_EQ(losses(recomputing, c, 0, 3), want);
+  EXPECT_EQ(states(recomputing), states(first));
+}
+
+// Straight against saved and resumed on the same device; then a checkpoint moves to the other device.
+TEST_P(EngineParity, checkpoints_resume_bitwise_and_move) {
+  const auto dir = std::filesystem::temp_directory_path() / ("octet_parity_" + GetParam() + std::to_string(::getpid()));
+  const RunConfig on_device = config(GetParam(), "cuda"), on_cpu = config(GetParam(), "cpu");
+  Engine straight(on_device), saved(on_device);
+  losses(straight, on_device, 0, 2);
+  losses(saved, on_device, 0, 2);
+  RunState state;
+  state.step = 2;
+  state.sources.resize(1);
+  state.sources[0].sampler.epochs = 1;
+  const auto path = save_run(dir, 0, saved, state, nlohmann::json::object());
+  const auto want = losses(straight, on_device, 2, 4);
+  Engine resumed(on_device), moved(on_cpu);
+  const Checkpoint checkpoint = Checkpoint::open(path);
+  restore_run(checkpoint, resumed);
+  restore_run(checkpoint, moved);
+  EXPECT_EQ(states(moved), states(resumed));
+  EXPECT_EQ(losses(resumed, on_device, 2, 4), want);
+  EXPECT_EQ(states(resumed), states(straight));
+  const auto elsewhere = losses(moved, on_cpu, 2, 4);
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(elsewhere[i], want[i], loss_tolerance);
+  state.step = 4;
+  const auto back = save_run(dir, 0, moved, state, nlohmann::json::object());
+  Engine returned(on_device);
+  restore_run(Checkpoint::open(back), returned);
+  EXPECT_EQ(states(returned), states(moved));
+  std::filesystem::remove_all(dir);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, EngineParity, testing::Values("fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "custom"), [](const auto& recipe) { return recipe.param; });
+
+TEST(engine_parity, compact_states) {
+  RunConfig c = config("blockwise", "cuda");
+  Engine whole(c);
+  const auto want = losses(whole, c, 0, 3);
+  c.optim.master_weights = "bf16_remainder";
+  Engine halves(c, Engine::Memory::poisoned);
+  EXPECT_EQ(losses(halves, c, 0, 3), want) << "not a bit is lost";
+  EXPECT_EQ(states(halves), states(whole));
+  c.optim.moments = "bf16";
+  Engine device(c, Engine::Memory::poisoned);
+  c.run.device = "cpu";
+  Engine cpu(c);
+  const auto a = losses(device, c, 0, 3), b = losses(cpu, c, 0, 3);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], loss_tolerance);
+  EXPECT_LT(device.memory().moments, whole.memory().moments);
+}
+
+TEST(engine_parity, non_finite_steps_are_skipped_and_named) {
+  for (const char* recipe : {"bf16", "delayed"}) {
+    const RunConfig c = config(recipe, "cuda");
+    Engine e(c);
+    losses(e, c, 0, 1);
+    size_t gate = 0;
+    while (e.model().params()[gate]->name != "model.layers.1.mlp.gate_proj.weight") ++gate;
+    const Param& p = *e.model().params()[gate];
+    float healthy = 0;
+    const auto set = [&](float value) {
+      std::vector<float> w;
+      read_master(e.machine(), p, [&](const float* at) { w.assign(at, at + p.shape.elements()); });
+      healthy = w[5];
+      w[5] = value;
+      write_master(e.machine(), p, [&](float* at) { std::copy(w.begin(), w.end(), at); });
+      e.weights_loaded(1);
+    };
+    set(std::numeric_limits<float>::quiet_NaN());
+    const float before = healthy;
+    const auto states_before = states(e);
+    const auto scales = e.quant().scales();
+    const StepResult r = e.step(random_step(c, 1), 1);
+    EXPECT_TRUE(r.skipped);
+    EXPECT_EQ(r.offender, std::string(recipe) == "bf16" ? "lm_head.weight.grad" : "layers.1.mlp.gate_up/gate_proj/w") << recipe;
+    const auto after = states(e);
+    for (size_t i = 0; i < after.size(); ++i) EXPECT_EQ(std::memcmp(after[i].data(), states_before[i].data(), after[i].size() * sizeof(float)), 0) << i;
+    EXPECT_EQ(e.quant().scales(), scales);
+    EXPECT_EQ(e.updates(), 1);
+    set(before);
+    EXPECT_FALSE(e.step(random_step(c, 1), 1).skipped);
+  }
+}
+
+TEST(engine_parity, dumps_have_the_same_tensors) {
+  for (const char* recipe : {"tensorwise", "blockwise"}) {
+    std::vector<std::vector<std::pair<std::string, Shape>>> names;
+    for (const char* device : {"cpu", "cuda"}) {
+      const RunConfig c = config(recipe, device);
+      Engine e(c, Engine::Memory::plain, "layers.1.*");
+      Dump dump("layers.1.*", e.machine());
+      e.step(random_step(c, 0), 0, &dump);
+      auto& list = names.emplace_back();
+      for (const auto& entry : dump.entries) list.emplace_back(entry.name, entry.shape);
+    }
+    EXPECT_EQ(names[0], names[1]) << recipe;
+  }
+}
+
+TEST(engine_parity, the_plan_needs_no_device_and_is_what_is_used) {
+  const RunConfig c = config("blockwise", "cuda");
+  const Engine planned(c, Engine::Memory::plan_only);
+  Engine real(c);
+  EXPECT_EQ(planned.memory().total(), real.memory().total());
+  EXPECT_GT(planned.memory().images, 0u);
+}
+
+}  // namespace
