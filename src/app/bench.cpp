@@ -8,26 +8,33 @@
 
 #include "app/cli.h"
 #include "config/config_io.h"
+#include "config/units.h"
 #include "core/file_io.h"
 #include "core/version.h"
 #include "cpu/cpu_ops.h"
 #include "report/table.h"
+#include "ops/machine.h"
+#include "train/bench_device.h"
 #include "train/bench_step.h"
 
 namespace octet {
 namespace {
 
 const char* const help =
-    "Usage: octet bench step --config FILE... [--recipe NAME...] [--rounds N] [--set PATH=VALUE...] [--json OUT]\n\n"
-    "Times whole training steps (forward, backward, optimizer) on random tokens, the recipes in turn within each round, and\n"
-    "OpenBLAS' threaded sgemm at the step's own shapes beside them. Figures of a shared machine are only good as ratios.\n\n"
+    "Usage: octet bench step --config FILE... [--recipe NAME...] [--rounds N] [--set PATH=VALUE...] [--trace] [--json OUT]\n\n"
+    "Times whole training steps (forward, backward, optimizer) on random tokens.\n"
+    "On a CPU: the recipes in turn within each round, and OpenBLAS' threaded sgemm at the step's own shapes beside them.\n"
+    "Figures of a shared machine are only good as ratios.\n"
+    "On a GPU: one recipe after another, since a model may fill the card, with tokens a second and the memory in use.\n\n"
     "  --config FILE...   config files, merged left to right; model, batch, data.seq_len and run.threads are used\n"
     "  --recipe NAME...   recipes to time beside bf16 (default: delayed tensorwise rowwise blockwise mxfp8);\n"
     "                     NAME+stats gathers FP8 health statistics in every step\n"
     "  --rounds N         rounds after one of warm-up (default 7)\n"
     "  --set PATH=VALUE   set single values, e.g. --set run.threads=2\n"
+    "  --trace            GPU: one more step with the time of each kind of operation, waiting for the device behind each\n"
     "  --json OUT         write every figure as JSON\n\n"
-    "Example\n  octet bench step --config configs/bench/cpu_step.json\n";
+    "Examples\n  octet bench step --config configs/bench/cpu_step.json\n"
+    "  octet bench step --config configs/models/llama3_8b.json configs/bench/llama3_8b_h200.json --recipe tensorwise\n";
 
 nlohmann::json to_json(const StepBench& b) {
   nlohmann::json steps = nlohmann::json::array();
@@ -48,6 +55,40 @@ void print(const StepBench& b) {
   row("sgemm alone", b.sgemm_median_ms, *low, *high, "");
   fmt::print("{} tokens a step, {:.2f} GFLOP in its matrix products, {} threads\n{}", b.tokens, b.gemm_gflop, b.threads, t.text());
   fmt::print("BF16 step: {:.1f} % of the speed of sgemm alone at the same shapes (median over rounds)\n", 100 * b.bf16_share);
+}
+
+nlohmann::json to_json(const DeviceBench& b) {
+  nlohmann::json steps = nlohmann::json::array();
+  for (const DeviceStepTiming& t : b.steps) {
+    nlohmann::json trace = nlohmann::json::array();
+    for (const Tracer::Total& o : t.trace) trace.push_back({{"name", o.name}, {"ms", o.ms}, {"count", o.count}, {"flops", o.cost.flops}, {"bytes", o.cost.bytes}});
+    steps.push_back({{"recipe", t.recipe}, {"ms", t.ms}, {"median_ms", t.median_ms}, {"min_ms", t.min_ms}, {"max_ms", t.max_ms}, {"tokens_per_s", t.tokens_per_s}, {"mfu_causal", t.mfu},
+                     {"loss", t.loss}, {"planned_bytes", t.planned_bytes}, {"used_bytes", t.used_bytes}, {"timed_products", t.timed_products}, {"trace", trace}});
+  }
+  return {{"code_version", version}, {"device", b.device}, {"tokens", b.tokens}, {"flops_per_token", b.flops_per_token}, {"steps", steps}};
+}
+
+void print(const DeviceStepTiming& s) {
+  fmt::print("{}: {:.1f} ms a step (median of {}), {:.0f} tokens/s, MFU {:.1f} %, device memory {} planned, {} in use\n", s.recipe, s.median_ms, s.ms.size(), s.tokens_per_s, 100 * s.mfu,
+             human_bytes(s.planned_bytes), human_bytes(s.used_bytes));
+  if (!s.trace.empty()) {
+    Table t({{"operation", Table::Align::left}, {"ms"}, {"times"}, {"TFLOP/s"}});
+    for (const Tracer::Total& o : s.trace) {
+      if (o.ms < 0.05) continue;
+      t.add_row({o.name, fmt::format("{:.2f}", o.ms), fmt::format("{}", o.count), o.cost.flops > 0 ? fmt::format("{:.0f}", o.cost.flops / o.ms * 1e-9) : ""});
+    }
+    fmt::print("{}", t.text());
+  }
+  std::fflush(stdout);
+}
+
+void print(const DeviceBench& b) {
+  Table t({{"step", Table::Align::left}, {"median ms"}, {"min"}, {"max"}, {"tokens/s"}, {"time / first"}, {"MFU"}, {"planned"}, {"in use"}});
+  for (const DeviceStepTiming& s : b.steps) {
+    t.add_row({s.recipe, fmt::format("{:.1f}", s.median_ms), fmt::format("{:.1f}", s.min_ms), fmt::format("{:.1f}", s.max_ms), fmt::format("{:.0f}", s.tokens_per_s),
+               fmt::format("{:.3f}", s.median_ms / b.steps.front().median_ms), fmt::format("{:.1f} %", 100 * s.mfu), human_bytes(s.planned_bytes), human_bytes(s.used_bytes)});
+  }
+  fmt::print("{}: {} tokens a step, {:.1f} GFLOP a token (model_causal)\n{}", b.device, b.tokens, b.flops_per_token * 1e-9, t.text());
 }
 
 int positive_int(const std::string& text, const std::string& flag) {
@@ -72,11 +113,13 @@ int run_bench(int argc, char** argv) {
     cli::fail_unknown("benchmark", what, {"step"});
   }
   const std::vector<cli::Flag> flags = {{"--config", FlagTakes::values}, {"--recipe", FlagTakes::values}, {"--rounds", FlagTakes::value},
-                                        {"--set", FlagTakes::values},    {"--json", FlagTakes::value},    {"--help", FlagTakes::nothing}};
+                                        {"--set", FlagTakes::values},    {"--json", FlagTakes::value},    {"--trace", FlagTakes::nothing},
+                                        {"--help", FlagTakes::nothing}};
   ConfigTree tree;
   std::vector<std::string> recipes{"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"}, expressions;
   std::string json;
   int rounds = 7;
+  bool trace = false;
   for (const cli::Given& g : cli::split_flags(argc - 1, argv + 1, flags)) {
     if (g.name == "--help") {
       fmt::print("{}", help);
@@ -90,12 +133,21 @@ int run_bench(int argc, char** argv) {
       std::erase(recipes, "bf16");  // always measured
     }
     if (g.name == "--rounds") rounds = positive_int(g.values[0], g.name);
+    if (g.name == "--trace") trace = true;
     if (g.name == "--set") expressions = g.values;
     if (g.name == "--json") json = g.values[0];
   }
   for (const std::string& e : expressions) tree.set_expression(e);
   RunConfig config = from_json(tree.values, tree.origins);
   validate(config);
+  if (device_kind(config.run.device) == DeviceKind::cuda) {
+    recipes.insert(recipes.begin(), "bf16");
+    const DeviceBench bench = bench_step_on_device(config, recipes, rounds, trace, [](const DeviceStepTiming& s) { print(s); });
+    print(bench);
+    if (!json.empty()) write_file_atomic(json, to_json(bench).dump(2) + "\n", ExitCode::checkpoint);
+    return 0;
+  }
+  if (trace) throw Error(ExitCode::config, "steps are traced on a GPU only", "--trace", "on a CPU: octet train with log.profile");
   cpu::blas_self_test();
   const StepBench bench = bench_step(config, recipes, rounds);
   print(bench);

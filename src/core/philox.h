@@ -35,12 +35,14 @@ struct Philox {
   uint32_t word(uint64_t element) const { return block(element / 4)[element % 4]; }
 
   // Standard normal by Box-Muller in double: elements 2i and 2i+1 share a block's words.
-  double normal(uint64_t element) const {
-    const auto w = block(element / 2);
+  double normal(uint64_t element) const { return normals(element / 2)[element % 2]; }
+  // Elements 2i and 2i+1.
+  std::array<double, 2> normals(uint64_t i) const {
+    const auto w = block(i);
     const double u1 = (static_cast<double>((static_cast<uint64_t>(w[0]) << 21) | (w[1] >> 11)) + 0.5) * 0x1p-53;
     const double u2 = (static_cast<double>((static_cast<uint64_t>(w[2]) << 21) | (w[3] >> 11)) + 0.5) * 0x1p-53;
     const double r = std::sqrt(-2.0 * std::log(u1)), a = 6.283185307179586476925 * u2;
-    return element % 2 ? r * std::sin(a) : r * std::cos(a);
+    return {r * std::cos(a), r * std::sin(a)};
   }
 
   static constexpr std::array<uint32_t, 4> rounds(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <utility>
 
 namespace octet {
@@ -40,6 +41,7 @@ int Tracer::thread_number() {
 }
 
 size_t Tracer::begin(std::string_view place, std::string_view phase, TraceCost cost) {
+  if (hooks_.settle) hooks_.settle();
   std::string name(place);
   if (!phase.empty()) name.append(" ").append(phase);
   if (hooks_.push) hooks_.push(name.c_str());
@@ -54,12 +56,48 @@ size_t Tracer::begin(std::string_view place, std::string_view phase, TraceCost c
 }
 
 void Tracer::end(size_t span) {
+  if (hooks_.settle) hooks_.settle();
   const int64_t ended = now_ns();
   if (span < max_spans_) {
     const std::lock_guard lock(mutex_);
     events_[span].end_ns = ended;
   }
   if (hooks_.pop) hooks_.pop();
+}
+
+std::vector<Tracer::Total> Tracer::totals() const {
+  // Events are in the order of their begin; of one thread, the innermost open one is the parent.
+  std::vector<int64_t> own(events_.size());
+  std::map<int, std::vector<size_t>> open;
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const Event& e = events_[i];
+    if (e.end_ns < 0) continue;
+    own[i] += e.end_ns - e.begin_ns;
+    auto& stack = open[e.thread];
+    while (!stack.empty() && events_[stack.back()].end_ns <= e.begin_ns) stack.pop_back();
+    if (!stack.empty()) own[stack.back()] -= e.end_ns - e.begin_ns;
+    stack.push_back(i);
+  }
+  std::map<std::string, Total> by_name;
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const Event& e = events_[i];
+    if (e.end_ns < 0) continue;
+    std::string name = e.name;
+    if (constexpr std::string_view layers = "layers."; name.starts_with(layers)) {
+      const size_t digits = name.find_first_not_of("0123456789", layers.size());
+      name.replace(layers.size(), std::min(digits, name.size()) - layers.size(), "*");
+    }
+    Total& t = by_name[name];
+    t.name = name;
+    t.ms += static_cast<double>(own[i]) * 1e-6;
+    ++t.count;
+    t.cost.flops += e.cost.flops;
+    t.cost.bytes += e.cost.bytes;
+  }
+  std::vector<Total> out;
+  for (auto& [name, total] : by_name) out.push_back(std::move(total));
+  std::sort(out.begin(), out.end(), [](const Total& a, const Total& b) { return a.ms > b.ms; });
+  return out;
 }
 
 std::string Tracer::json() const {

@@ -17,10 +17,11 @@
 
 namespace octet {
 
-// Called with each span; set by the program (cuda/nvtx.h), so that core knows no profiler. Both empty, or neither.
+// Called with each span; set by the program (cuda/nvtx.h), so that core knows no profiler. push and pop: both empty, or neither.
 struct TraceHooks {
   std::function<void(const char* name)> push;
   std::function<void()> pop;
+  std::function<void()> settle;   // waits until a device has done what it was given: then spans are the device's times, and traced steps some percent slower
 };
 
 // What the work of a span amounts to; 0: not known.
@@ -39,6 +40,14 @@ class Tracer {
 
   size_t spans() const { return events_.size(); }
   size_t left_out() const { return left_out_; }
+  // Time spent in spans themselves, without what their inner spans took, added up over spans of one name; layer numbers in names become *. Longest first.
+  struct Total {
+    std::string name;
+    double ms = 0;
+    int64_t count = 0;
+    TraceCost cost;
+  };
+  std::vector<Total> totals() const;
   // The trace as JSON: {"traceEvents": [...]}; ts and dur in microseconds since the tracer was made, pid = rank, tid = thread in order of
   // appearance. Spans still open are left out. Not while other threads open or close spans.
   std::string json() const;

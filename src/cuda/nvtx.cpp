@@ -14,7 +14,7 @@ TraceHooks nvtx_hooks() {
     attributes.message.ascii = name;
     nvtxDomainRangePushEx(domain, &attributes);
   };
-  return {push, [domain] { nvtxDomainRangePop(domain); }};
+  return {push, [domain] { nvtxDomainRangePop(domain); }, {}};
 }
 
 }  // namespace octet::cuda

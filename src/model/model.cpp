@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/philox.h"
@@ -120,16 +121,19 @@ void Model::initialize(Machine& machine, uint64_t seed, double perturbation) {
     const int64_t n = p->shape.elements(), logical = p->logical_elements();
     const Philox rng(seed, RngPurpose::init, p->name), twin(seed, RngPurpose::perturbation, p->name);
     const double std_dev = config_.initializer_range * (p->init == Init::normal_output ? output_scale : 1.0);
-    const auto value = [&](int64_t i) {
-      if (i >= logical || p->init == Init::zeros) return 0.0f;
-      const float w = p->init == Init::ones ? 1.0f : static_cast<float>(std_dev * rng.normal(static_cast<uint64_t>(i)));
-      return perturbation != 0 ? static_cast<float>(w * (1.0 + perturbation * twin.normal(static_cast<uint64_t>(i)))) : w;
+    const bool drawn = p->init == Init::normal || p->init == Init::normal_output;
+    const auto fill = [&](float* w, int64_t begin, int64_t end) {   // begin is even: neighbours share their random words
+      for (int64_t i = begin; i < end; i += 2) {
+        const auto draws = drawn ? rng.normals(static_cast<uint64_t>(i / 2)) : std::array{0.0, 0.0};
+        for (int64_t j = i; j < std::min(i + 2, end); ++j) {
+          w[j] = j >= logical || p->init == Init::zeros ? 0.0f : drawn ? static_cast<float>(std_dev * draws[static_cast<size_t>(j - i)]) : 1.0f;
+          if (perturbation != 0) w[j] = static_cast<float>(w[j] * (1.0 + perturbation * twin.normal(static_cast<uint64_t>(j))));
+        }
+      }
     };
     write_master(machine, *p, [&](float* w) {
       constexpr int64_t tile = int64_t{1} << 14;
-      machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) {
-        for (int64_t i = t * tile; i < std::min(n, (t + 1) * tile); ++i) w[i] = value(i);
-      });
+      machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) { fill(w, t * tile, std::min(n, (t + 1) * tile)); });
     });
   }
 }

@@ -14,6 +14,31 @@ namespace {
 
 double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+struct Shape3 {
+  int64_t m, n, k, count;
+};
+
+// The products of one micro-batch: forward, input gradient and weight gradient of every projection.
+std::vector<Shape3> gemm_shapes(const RunConfig& c) {
+  const ModelConfig& m = c.model;
+  const int64_t t = c.batch.micro * c.data.seq_len, layers = m.num_hidden_layers, a = m.num_attention_heads * m.head_dim, kv = m.num_key_value_heads * m.head_dim;
+  std::vector<Shape3> shapes;
+  const auto linear = [&](int64_t n, int64_t k, int64_t count) {
+    shapes.push_back({t, n, k, count});
+    shapes.push_back({t, k, n, count});
+    shapes.push_back({n, k, t, count});
+  };
+  linear(a, m.hidden_size, layers);
+  linear(kv, m.hidden_size, 2 * layers);
+  linear(m.hidden_size, a, layers);
+  linear(m.intermediate_size, m.hidden_size, 2 * layers);
+  linear(m.hidden_size, m.intermediate_size, layers);
+  linear(padded_vocab_size(m), m.hidden_size, 1);
+  return shapes;
+}
+
+}  // namespace
+
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v.size() % 2 ? v[v.size() / 2] : 0.5 * (v[v.size() / 2 - 1] + v[v.size() / 2]);
@@ -40,31 +65,6 @@ data::StepBatch random_batch(const RunConfig& c) {
   }
   return step;
 }
-
-struct Shape3 {
-  int64_t m, n, k, count;
-};
-
-// The products of one micro-batch: forward, input gradient and weight gradient of every projection.
-std::vector<Shape3> gemm_shapes(const RunConfig& c) {
-  const ModelConfig& m = c.model;
-  const int64_t t = c.batch.micro * c.data.seq_len, layers = m.num_hidden_layers, a = m.num_attention_heads * m.head_dim, kv = m.num_key_value_heads * m.head_dim;
-  std::vector<Shape3> shapes;
-  const auto linear = [&](int64_t n, int64_t k, int64_t count) {
-    shapes.push_back({t, n, k, count});
-    shapes.push_back({t, k, n, count});
-    shapes.push_back({n, k, t, count});
-  };
-  linear(a, m.hidden_size, layers);
-  linear(kv, m.hidden_size, 2 * layers);
-  linear(m.hidden_size, a, layers);
-  linear(m.intermediate_size, m.hidden_size, 2 * layers);
-  linear(m.hidden_size, m.intermediate_size, layers);
-  linear(padded_vocab_size(m), m.hidden_size, 1);
-  return shapes;
-}
-
-}  // namespace
 
 StepBench bench_step(const RunConfig& config, const std::vector<std::string>& recipes, int rounds) {
   StepBench bench;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "config/run_config.h"
+#include "data/loader.h"
 
 namespace octet {
 
@@ -23,6 +24,10 @@ struct StepBench {
   double bf16_share = 0;            // median over rounds of sgemm time / BF16 step time
   std::vector<StepTiming> steps;    // bf16 first
 };
+
+double median(std::vector<double> v);
+// A step's worth of random tokens, a function of the seed; every token has a label.
+data::StepBatch random_batch(const RunConfig& config);
 
 // Behind a recipe's name: every step gathers FP8 health statistics.
 inline constexpr std::string_view with_statistics = "+stats";

@@ -213,7 +213,9 @@ nlohmann::json TrainLoop::source_counters() const {
 
 void TrainLoop::start_trace(int64_t step) {
   if (!config_.log.profile || tracer_ || step < config_.log.profile_start || step >= config_.log.profile_end) return;
-  tracer_ = std::make_unique<Tracer>(options_.trace_hooks);
+  TraceHooks hooks = options_.trace_hooks;
+  if (engine_.machine().kind() == DeviceKind::cuda) hooks.settle = [this] { engine_.machine().synchronize(); };
+  tracer_ = std::make_unique<Tracer>(hooks);
   engine_.set_tracer(tracer_.get());
 }
 

@@ -65,6 +65,16 @@ std::vector<float> gradient(Engine& e, size_t param) {
   return g;
 }
 
+// Relative L2 difference of a gradient between devices. Operators agree bit for bit or to a rounding of BF16; but a value beside a quantizer's tie falls either
+// way, and the quantizers behind it see that difference, until the two chains of roundings are independent: sqrt(2) times what one chain costs against FP32
+// (E5M2 elements err by 7 % in the mean square, E4M3 by 3.5 %, and the FP6 of the custom recipe by 6 %).
+double gradient_tolerance(const std::string& recipe) {
+  if (recipe == "fp32") return 1e-4;
+  if (recipe == "bf16") return 0.03;
+  if (recipe == "tensorwise" || recipe == "delayed") return 0.14;
+  return recipe == "custom" ? 0.12 : 0.07;
+}
+
 class EngineParity : public testing::TestWithParam<std::string> {};
 
 TEST_P(EngineParity, losses_and_gradients_follow_the_cpu) {
@@ -87,7 +97,7 @@ TEST_P(EngineParity, losses_and_gradients_follow_the_cpu) {
       EXPECT_NEAR(got.health[i].values.sqnr_db().value_or(0), want.health[i].values.sqnr_db().value_or(0), 2.0) << got.health[i].site;
     }
     if (s != 0) continue;
-    // The same weights and tokens: gradients differ by roundings of BF16 activations and of the quantizers that follow them.
+    // The same weights and tokens.
     for (size_t p = 0; p < cpu.model().params().size(); ++p) {
       const std::vector<float> a = gradient(cpu, p), b = gradient(device, p);
       double difference = 0, norm = 0;
@@ -95,7 +105,7 @@ TEST_P(EngineParity, losses_and_gradients_follow_the_cpu) {
         difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
         norm += static_cast<double>(a[i]) * a[i];
       }
-      EXPECT_LE(std::sqrt(difference), (GetParam() == "fp32" ? 1e-4 : 0.05) * std::sqrt(norm) + 1e-7) << cpu.model().params()[p]->name;
+      EXPECT_LE(std::sqrt(difference), gradient_tolerance(GetParam()) * std::sqrt(norm) + 1e-7) << cpu.model().params()[p]->name;
     }
   }
   std::printf("%s: largest loss difference over %d steps: %.2e\n", GetParam().c_str(), static_cast<int>(many_steps), worst);

@@ -1,0 +1,36 @@
+// Step benchmark on a GPU: whole training steps of one recipe after another, since a model may fill the card; memory planned and used; optionally one more
+// step with a trace that waits for the device behind each span.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "core/trace.h"
+
+namespace octet {
+
+struct DeviceStepTiming {
+  std::string recipe;
+  std::vector<double> ms;                        // one a step, behind two of warm-up
+  double median_ms = 0, min_ms = 0, max_ms = 0;
+  double tokens_per_s = 0, mfu = 0;              // of the median; mfu against Machine::peak_flops, 0 when that is unknown
+  double loss = 0;                               // of the last step
+  size_t planned_bytes = 0, used_bytes = 0;      // device memory: MemoryPlan::total(), and what cudaMemGetInfo says is in use behind the last step
+  int timed_products = 0;
+  std::vector<Tracer::Total> trace;
+};
+
+struct DeviceBench {
+  std::string device;
+  int64_t tokens = 0;
+  double flops_per_token = 0;
+  std::vector<DeviceStepTiming> steps;
+};
+
+// config: validated, run.device a GPU. progress: called with each finished recipe.
+DeviceBench bench_step_on_device(const RunConfig& config, const std::vector<std::string>& recipes, int rounds, bool trace,
+                                 const std::function<void(const DeviceStepTiming&)>& progress);
+
+}  // namespace octet
