@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/arena.h"
+#include "core/capability.h"
 #include "core/thread_pool.h"
 
 namespace octet {
@@ -42,6 +43,8 @@ class Ctx {
 
   // Key of stochastic rounding: the run's seed and the optimizer step (core/philox.h).
   uint64_t seed = 0, step = 0;
+  // Of the GPU, real or planned for: decides which products are native (recipe/hardware.h).
+  Capability capability{9, 0};
   // Where spans go (core/trace.h); null: nobody listens.
   Tracer* tracer = nullptr;
 

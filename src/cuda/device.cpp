@@ -24,6 +24,14 @@ void* allocate(void*, size_t bytes) {
 void release(void*, void* memory) { cudaFree(memory); }
 void fill(void* user, void* memory, int byte, size_t bytes) { check(cudaMemsetAsync(memory, byte, bytes, static_cast<Device*>(user)->stream()), "fill device memory"); }
 
+DeviceInfo describe(int index) {
+  cudaDeviceProp p{};
+  check(cudaGetDeviceProperties(&p, index), "ask for the device's properties");
+  std::string uuid;
+  for (const char c : p.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return {index, p.name, uuid, {p.major, p.minor}, p.multiProcessorCount, p.totalGlobalMem};
+}
+
 }  // namespace
 
 void throw_cuda_error(const char* what, cudaError_t error) {
@@ -31,18 +39,27 @@ void throw_cuda_error(const char* what, cudaError_t error) {
               "see the log for the step; run 'nvidia-smi' on this machine");
 }
 
-int device_count() {
+std::vector<DeviceInfo> list_devices() {
   int n = 0;
-  return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+  if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
+  std::vector<DeviceInfo> devices;
+  for (int i = 0; i < n; ++i) devices.push_back(describe(i));
+  return devices;
+}
+
+int driver_version() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
+int runtime_version() {
+  int version = 0;
+  return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
 Device::Device(int index) {
   check(cudaSetDevice(index), "choose the device");
-  cudaDeviceProp p{};
-  check(cudaGetDeviceProperties(&p, index), "ask for the device's properties");
-  std::string uuid;
-  for (const char c : p.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  info_ = {index, p.name, uuid, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem};
+  info_ = describe(index);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
 }
 

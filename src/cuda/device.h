@@ -7,8 +7,10 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/arena.h"
+#include "core/capability.h"
 
 struct CUstream_st;
 
@@ -19,13 +21,16 @@ class GemmPlans;   // cuda/gemm/plans.h
 struct DeviceInfo {
   int index = 0;
   std::string name, uuid;
-  int major = 0, minor = 0;           // compute capability
+  Capability capability;
   int multiprocessors = 0;
   size_t memory_bytes = 0;
 };
 
-// Devices that this process can use; 0 also without a driver.
-int device_count();
+// Devices that this process can use; none also without a driver. Makes no context.
+std::vector<DeviceInfo> list_devices();
+// Of the driver and of the runtime, as CUDA writes them (13010: 13.1); 0 without a driver.
+int driver_version();
+int runtime_version();
 
 class Device {
  public:

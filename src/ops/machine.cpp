@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "recipe/hardware.h"
+
 #ifdef OCTET_HAVE_CUDA
 #include "cuda/device.h"
 #include "cuda/gemm/plans.h"
@@ -27,18 +29,21 @@ void Machine::Release::operator()(cuda::Device* device) const { delete device; }
 
 DeviceKind device_kind(const std::string& run_device) {
   if (run_device == "cuda") return DeviceKind::cuda;
-  return run_device == "auto" && cuda::device_count() > 0 ? DeviceKind::cuda : DeviceKind::cpu;
+  return run_device == "auto" && !cuda::list_devices().empty() ? DeviceKind::cuda : DeviceKind::cpu;
 }
 
 Machine::Machine(const Options& options) : options_(options), pool_(options.threads) {
-  if (options.kind == DeviceKind::cuda && !options.plan_only) device_.reset(new cuda::Device(0));
+  if (options.kind != DeviceKind::cuda) return;
+  if (!options.plan_only) device_.reset(new cuda::Device(0));
+  const std::vector<cuda::DeviceInfo> present = device_ ? std::vector{device_->info()} : cuda::list_devices();
+  if (!present.empty()) capability_ = present.front().capability;
 }
 
 std::string Machine::name() const {
-  if (kind() == DeviceKind::cpu) return fmt::format("CPU, {} threads", const_cast<ThreadPool&>(pool_).threads());
-  if (!device_) return "CUDA";
+  if (kind() == DeviceKind::cpu) return fmt::format("CPU, {} threads", pool_.threads());
+  if (!device_) return fmt::format("a GPU of compute capability {}", to_string(capability_));
   const cuda::DeviceInfo& d = device_->info();
-  return fmt::format("{} (compute capability {}.{})", d.name, d.major, d.minor);
+  return fmt::format("{} (compute capability {})", d.name, to_string(d.capability));
 }
 
 double Machine::peak_flops() const {
@@ -46,7 +51,8 @@ double Machine::peak_flops() const {
   if (!device_) return 0;
   const cuda::DeviceInfo& d = device_->info();
   const double n = d.multiprocessors;
-  return d.major == 9 ? 989.4e12 * n / 132 : d.major == 8 && d.minor == 0 ? 312e12 * n / 108 : d.major == 10 ? 2250e12 * n / 148 : 0;
+  const Capability c = d.capability;
+  return c.major == 9 ? 989.4e12 * n / 132 : c == Capability{8, 0} ? 312e12 * n / 108 : c.major == 10 ? 2250e12 * n / 148 : 0;
 }
 
 Machine::MemoryUse Machine::memory_use() const {
@@ -62,7 +68,12 @@ size_t Machine::overhead_bytes() const {
 
 Arena Machine::arena(size_t bytes, bool poison) { return device_ ? Arena(bytes, device_->memory(), poison) : Arena(bytes, poison); }
 
-Ctx Machine::context(Arena& scratch) { return kind() == DeviceKind::cuda ? Ctx(device_.get(), pool_, scratch) : Ctx(pool_, scratch, options_.math); }
+Ctx Machine::context(Arena& scratch) {
+  if (kind() == DeviceKind::cpu) return Ctx(pool_, scratch, options_.math);
+  Ctx ctx(device_.get(), pool_, scratch);
+  ctx.capability = capability_;
+  return ctx;
+}
 
 void Machine::copy_in(void* to, const void* from, size_t bytes) {
   if (device_) return device_->copy_in(to, from, bytes);

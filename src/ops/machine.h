@@ -38,7 +38,9 @@ class Machine {
   DeviceKind kind() const { return options_.kind; }
   ImageLayout image_layout() const { return options_.kind == DeviceKind::cuda ? ImageLayout::gemm : ImageLayout::source; }
   ThreadPool& pool() { return pool_; }
-  std::string name() const;               // "CPU, 16 threads", "NVIDIA H200 (compute capability 9.0)"
+  // Of the GPU; of a dry run: of the first GPU here, or 9.0.
+  Capability capability() const { return capability_; }
+  std::string name() const;               // "CPU, 16 threads", "NVIDIA H200 (compute capability 9.0)"; of a dry run what it plans for
   // What MFU is a share of, FLOP/s: the data sheet's dense BF16 figure of the GPU's generation, scaled by its multiprocessors; 0 on a CPU or an unknown GPU.
   double peak_flops() const;
   // Device memory in use now by everybody, and all there is; zeros on a CPU.
@@ -72,6 +74,7 @@ class Machine {
     void operator()(cuda::Device* device) const;
   };
   Options options_;
+  Capability capability_{9, 0};
   ThreadPool pool_;
   std::unique_ptr<cuda::Device, Release> device_;
 };

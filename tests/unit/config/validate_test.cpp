@@ -173,8 +173,8 @@ TEST(Validate, WhatThisBuildCannotDo) {
   EXPECT_NO_THROW(validated(patched(R"({"parallel": {"zero": 1}})")));
   EXPECT_EQ(validate_error(R"({"parallel": {"sequence_parallel": true}})"),
             "parallel.sequence_parallel: true, but this build is single-process (set it to false)");
-  EXPECT_EQ(validate_error(R"({"run": {"device": "cuda"}})"),
-            "run.device: \"cuda\", but this build trains on the CPU (set it to \"cpu\" or \"auto\")");
+  EXPECT_EQ(validate_error(R"({"optim": {"master_weights": "bf16_remainder"}, "precision": {"recipe": "fp32"}})"),
+            "optim.master_weights: \"bf16_remainder\", but the recipe fp32 has no BF16 weights (set it to \"fp32\", or choose another recipe)");
 }
 
 TEST(Validate, ChecksConfigsAssembledInCode) {
