@@ -18,11 +18,12 @@ OCTET_HD inline bf16 to_bf16(float x) {
   return {static_cast<uint16_t>((u & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFFu : rounded)};
 }
 
-// Adds 16 random bits below the kept mantissa, then truncates: E[result] = x for finite x that does not overflow.
+// Adds 16 random bits below the kept mantissa, then truncates: E[result] = x for |x| up to the largest BF16; beyond it finite x becomes that, never Inf.
 OCTET_HD inline bf16 to_bf16_stochastic(float x, uint32_t random) {
   const uint32_t u = bits_of(x);
   if ((u & 0x7F800000u) == 0x7F800000u) return to_bf16(x);
-  return {static_cast<uint16_t>((u + (random & 0xFFFFu)) >> 16)};
+  const uint32_t rounded = u + (random & 0xFFFFu);
+  return {static_cast<uint16_t>(((rounded & 0x7F800000u) == 0x7F800000u ? u : rounded) >> 16)};
 }
 
 // Store a float as the element type of a tensor: the rounding point of an operator's output.

@@ -172,6 +172,9 @@ void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name
   if (given(t.remainder)) check_same("adamw", "remainder", t.remainder.shape, shape);
   OCTET_CHECK(!given(t.remainder) || (given(t.working) && t.remainder.dtype == Dtype::u16), "adamw: remainders are {}, u16 below working weights expected", name(t.remainder.dtype));
   if (given(t.working)) check_same("adamw", "working copy", t.working.shape, shape);
+  OCTET_CHECK(t.grad.dtype == Dtype::f32 && (!given(t.master) || t.master.dtype == Dtype::f32), "adamw: gradients are {}, masters {}, f32 expected", name(t.grad.dtype),
+              given(t.master) ? name(t.master.dtype) : "halves");
+  OCTET_CHECK(!given(t.working) || t.working.dtype == Dtype::bf16, "adamw: working weights are {}, bf16 expected", name(t.working.dtype));
   for (const Tensor* moment : {&t.m, &t.v}) check_same("adamw", "moment", moment->shape, shape);
   check_high_precision("adamw", "moment", t.m.dtype);
   OCTET_CHECK(t.m.dtype == t.v.dtype, "adamw: moments of {} and {}", name(t.m.dtype), name(t.v.dtype));

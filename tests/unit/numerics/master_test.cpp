@@ -40,4 +40,15 @@ TEST(master, what_is_not_finite_stays_so) {
   }
 }
 
+TEST(bf16, stochastic_rounding_never_turns_finite_values_into_infinity) {
+  for (const uint32_t sign : {0u, 0x80000000u}) {
+    for (const uint32_t bits : {0x7F7F0001u, 0x7F7F8000u, 0x7F7FFFFFu}) {
+      for (const uint32_t random : {0u, 1u, 0x8000u, 0xFFFFu}) {
+        EXPECT_EQ(to_bf16_stochastic(float_from_bits(bits | sign), random).bits, (bits | sign) >> 16) << std::hex << bits << " " << random;
+      }
+    }
+    EXPECT_EQ(to_bf16_stochastic(float_from_bits(0x7F800000u | sign), 0xFFFFu).bits, (0x7F800000u | sign) >> 16);
+  }
+}
+
 }  // namespace
