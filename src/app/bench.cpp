@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "app/bench_ops.h"
 #include "app/cli.h"
 #include "config/config_io.h"
 #include "config/units.h"
@@ -22,7 +23,7 @@ namespace {
 
 const char* const help =
     "Usage: octet bench step --config FILE... [--recipe NAME...] [--rounds N] [--set PATH=VALUE...] [--trace] [--json OUT]\n\n"
-    "Times whole training steps (forward, backward, optimizer) on random tokens.\n"
+    "Times whole training steps (forward, backward, optimizer) on random tokens. For single operators: octet bench gemm --help.\n"
     "On a CPU: the recipes in turn within each round, and OpenBLAS' threaded sgemm at the step's own shapes beside them.\n"
     "Figures of a shared machine are only good as ratios.\n"
     "On a GPU: one recipe after another, since a model may fill the card, with tokens a second and the memory in use.\n\n"
@@ -91,7 +92,9 @@ void print(const DeviceBench& b) {
   fmt::print("{}: {} tokens a step, {:.1f} GFLOP a token (model_causal)\n{}", b.device, b.tokens, b.flops_per_token * 1e-9, t.text());
 }
 
-int positive_int(const std::string& text, const std::string& flag) {
+}  // namespace
+
+int bench_count(const std::string& text, const std::string& flag) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > 1000) {
@@ -100,17 +103,16 @@ int positive_int(const std::string& text, const std::string& flag) {
   return value;
 }
 
-}  // namespace
-
 int run_bench(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "--help" || what == "-h") {
     fmt::print("{}", help);
     return 0;
   }
+  if (what == "gemm" || what == "quantize" || what == "attention") return run_bench_ops(what, argc, argv);
   if (what != "step") {
-    if (what.empty()) throw Error(ExitCode::usage, "octet bench needs to know what to measure", {}, "use octet bench step");
-    cli::fail_unknown("benchmark", what, {"step"});
+    if (what.empty()) throw Error(ExitCode::usage, "octet bench needs to know what to measure", {}, "use octet bench step, gemm, quantize or attention");
+    cli::fail_unknown("benchmark", what, {"step", "gemm", "quantize", "attention"});
   }
   const std::vector<cli::Flag> flags = {{"--config", FlagTakes::values}, {"--recipe", FlagTakes::values}, {"--rounds", FlagTakes::value},
                                         {"--set", FlagTakes::values},    {"--json", FlagTakes::value},    {"--trace", FlagTakes::nothing},
@@ -132,7 +134,7 @@ int run_bench(int argc, char** argv) {
       recipes = g.values;
       std::erase(recipes, "bf16");  // always measured
     }
-    if (g.name == "--rounds") rounds = positive_int(g.values[0], g.name);
+    if (g.name == "--rounds") rounds = bench_count(g.values[0], g.name);
     if (g.name == "--trace") trace = true;
     if (g.name == "--set") expressions = g.values;
     if (g.name == "--json") json = g.values[0];

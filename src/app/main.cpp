@@ -35,7 +35,7 @@ const Subcommand kSubcommands[] = {
     {"compare", octet::run_compare, "compare the loss curves of runs, with interval and verdict"},
     {"data", octet::run_data, "build, inspect and verify token files"},
     {"ckpt", octet::run_ckpt, "list, verify and compare checkpoints"},
-    {"bench", octet::run_bench, "measure training steps"},
+    {"bench", octet::run_bench, "measure training steps and operators"},
     {"doctor", octet::run_doctor, "what this machine can train, and why not what it cannot"},
 };
 

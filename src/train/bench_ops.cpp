@@ -49,8 +49,19 @@ class Bench {
     return t;
   }
 
-  // make(arena) allocates operands and returns the call. Its memory is gone afterwards.
   using Call = std::function<void(Ctx&)>;
+  // Once, with scratch memory of its own.
+  void run(const Call& call) {
+    Arena counted;
+    Ctx plan = machine_.context(counted);
+    call(plan);
+    Arena scratch = machine_.arena(counted.high_water_bytes());
+    Ctx ctx = machine_.context(scratch);
+    call(ctx);
+    machine_.synchronize();
+  }
+
+  // make(arena) allocates operands and returns the call. Its memory is gone afterwards.
   OpTiming time(std::string group, std::string name, double flops, double bytes, const std::function<Call(Arena&)>& make) {
     Arena counted, counted_scratch;
     {
@@ -97,13 +108,7 @@ Operand operand(Bench& bench, Arena& arena, const QuantSpec& spec, int64_t rows,
   bench.machine().write(stored, [](const Tensor& t) { t.as<float>()[0] = 50.0f; });
   QuantizedOut out{spec, spec, column ? Operand{} : image, column ? image : Operand{}, {}};
   if (spec.stored_scale()) out.target.stored_scale = stored.as<float>();
-  Arena counted;
-  Ctx plan = bench.machine().context(counted);
-  ops::quantize(plan, values, out);
-  Arena scratch = bench.machine().arena(counted.high_water_bytes());
-  Ctx ctx = bench.machine().context(scratch);
-  ops::quantize(ctx, values, out);
-  bench.machine().synchronize();
+  bench.run([&](Ctx& ctx) { ops::quantize(ctx, values, out); });
   return image;
 }
 
@@ -231,12 +236,7 @@ OpBench bench_attention(const RunConfig& c, int rounds) {
     Tensor qkv, out, lse;
     forward(arena, qkv, out, lse);
     const Tensor d_out = bench.random(arena, Dtype::bf16, out.shape), d_qkv = arena.alloc(Dtype::bf16, qkv.shape);
-    if (!arena.counting()) {
-      Arena scratch = bench.machine().arena(256);
-      Ctx ctx = bench.machine().context(scratch);
-      ops::attention(ctx, qkv, {}, seq, g, out, lse);
-      bench.machine().synchronize();
-    }
+    if (!arena.counting()) bench.run([&](Ctx& ctx) { ops::attention(ctx, qkv, {}, seq, g, out, lse); });
     return [=](Ctx& ctx) { ops::attention_backward(ctx, d_out, qkv, out, lse, {}, seq, g, d_qkv); };
   }));
   return result;
