@@ -28,8 +28,8 @@ const char* const help =
     "Figures of a shared machine are only good as ratios.\n"
     "On a GPU: one recipe after another, since a model may fill the card, with tokens a second and the memory in use.\n\n"
     "  --config FILE...   config files, merged left to right; model, batch, data.seq_len and run.threads are used\n"
-    "  --recipe NAME...   recipes to time beside bf16 (default: delayed tensorwise rowwise blockwise mxfp8);\n"
-    "                     NAME+stats gathers FP8 health statistics in every step\n"
+    "  --recipe NAME...   recipes to time; on a CPU beside bf16, where NAME+stats gathers FP8 health statistics in every step\n"
+    "                     (default: delayed tensorwise rowwise blockwise, on a CPU mxfp8, on a GPU bf16)\n"
     "  --rounds N         rounds after one of warm-up (default 7)\n"
     "  --set PATH=VALUE   set single values, e.g. --set run.threads=2\n"
     "  --trace            GPU: one more step with the time of each kind of operation, waiting for the device behind each\n"
@@ -118,7 +118,7 @@ int run_bench(int argc, char** argv) {
                                         {"--set", FlagTakes::values},    {"--json", FlagTakes::value},    {"--trace", FlagTakes::nothing},
                                         {"--help", FlagTakes::nothing}};
   ConfigTree tree;
-  std::vector<std::string> recipes{"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"}, expressions;
+  std::vector<std::string> recipes, expressions;
   std::string json;
   int rounds = 7;
   bool trace = false;
@@ -130,10 +130,7 @@ int run_bench(int argc, char** argv) {
     if (g.name == "--config") {
       for (const std::string& file : g.values) tree.merge_file(file);
     }
-    if (g.name == "--recipe") {
-      recipes = g.values;
-      std::erase(recipes, "bf16");  // always measured
-    }
+    if (g.name == "--recipe") recipes = g.values;
     if (g.name == "--rounds") rounds = bench_count(g.values[0], g.name);
     if (g.name == "--trace") trace = true;
     if (g.name == "--set") expressions = g.values;
@@ -143,13 +140,15 @@ int run_bench(int argc, char** argv) {
   RunConfig config = from_json(tree.values, tree.origins);
   validate(config);
   if (device_kind(config.run.device) == DeviceKind::cuda) {
-    recipes.insert(recipes.begin(), "bf16");
+    if (recipes.empty()) recipes = {"bf16", "tensorwise", "delayed", "rowwise", "blockwise"};
     const DeviceBench bench = bench_step_on_device(config, recipes, rounds, trace, [](const DeviceStepTiming& s) { print(s); });
     print(bench);
     if (!json.empty()) write_file_atomic(json, to_json(bench).dump(2) + "\n", ExitCode::checkpoint);
     return 0;
   }
   if (trace) throw Error(ExitCode::config, "steps are traced on a GPU only", "--trace", "on a CPU: octet train with log.profile");
+  if (recipes.empty()) recipes = {"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"};
+  std::erase(recipes, "bf16");  // always measured
   cpu::blas_self_test();
   const StepBench bench = bench_step(config, recipes, rounds);
   print(bench);

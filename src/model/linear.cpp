@@ -157,13 +157,13 @@ void Linear::backward_input(const Pass& pass, const LinearGrad& dy, const Tensor
   if (pass.writes_dump(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/dx", dx);
 }
 
-void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const {
+void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x, bool first) const {
   Span span(pass.ctx.tracer, module_, "wgrad", {.flops = gemm_flops(dy_value.rows())});
   int64_t column = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& p = parts_[i];
     const GemmTerm term{dy.col[i], x.col};
-    ops::gemm(pass.ctx, {&term, 1}, p.weight->grad, 1.0f, recipe_.accumulate[2]);
+    ops::gemm(pass.ctx, {&term, 1}, p.weight->grad, first ? 0.0f : 1.0f, recipe_.accumulate[2]);
     if (p.bias) ops::column_sums(pass.ctx, MatrixView(dy_value).columns(column, p.weight->shape[0]), p.bias->grad);
     column += p.weight->shape[0];
   }

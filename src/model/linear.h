@@ -62,8 +62,11 @@ class Linear {
   LinearGrad quantize_grad(const Pass& pass, const Tensor& dy) const;
   // dx: [T, in_features], overwritten.
   void backward_input(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const;
-  // Adds to the gradients of weights (from the images) and biases (from the high-precision dy).
-  void backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const;
+  // Gradients of weights (from the images), written when `first` and else added, and of biases (from the high-precision dy), always added.
+  void backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x, bool first) const;
+  void backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const {
+    backward_weight(pass, dy, dy_value, x, pass.micro_batch == 0);
+  }
 
   // Adds the accumulated weight gradients, weights and specs to the dump.
   void dump_weights(Dump& dump, QuantRegistry& quant) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "core/philox.h"
 #include "core/trace.h"
@@ -168,7 +169,13 @@ void Model::count_images(QuantRegistry& quant) const {
 }
 
 void Model::zero_gradients(Ctx& ctx) {
-  for (const auto& p : params_) ops::zero(ctx, p->grad);
+  std::set<const Param*> written;
+  for (const Linear* l : linears()) {
+    for (const Linear::Part& part : l->parts()) written.insert(part.weight);
+  }
+  for (const auto& p : params_) {
+    if (!written.contains(p.get())) ops::zero(ctx, p->grad);
+  }
 }
 
 TokenGeometry Model::geometry(const TokenBatch& b) const {

@@ -50,6 +50,8 @@ class Model {
 
   void count_images(QuantRegistry& quant) const;
 
+  // Before a step's first micro-batch: gradients that are only ever added to. Those of the matrices are written by that micro-batch, which saves clearing and
+  // reading them: 4 % of the bytes of a Llama-3-8B step.
   void zero_gradients(Ctx& ctx);
   // grad_scale: 1 / (valid tokens of the global batch).
   void train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale);

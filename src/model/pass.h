@@ -13,7 +13,7 @@ struct Pass {
   double* loss_sums = nullptr;   // [2] in the memory of the device: sums over valid tokens of cross-entropy and of z-loss, added to
   bool statistics = true;     // stage amaxes and count; off for validation and for recomputation
   Dump* dump = nullptr;
-  int64_t micro_batch = 0;
+  int64_t micro_batch = 0;    // of the step, from 0: the first one's weight gradients are written, the others' added (Model::zero_gradients)
   int64_t first_row = 0;      // number of this micro-batch's first token in the global batch
 
   QuantTarget target(int site) const {

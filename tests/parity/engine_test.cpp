@@ -101,7 +101,8 @@ TEST_P(EngineParity, losses_and_gradients_follow_the_cpu) {
       EXPECT_EQ(got.health[i].values.elements, want.health[i].values.elements) << got.health[i].site;
       EXPECT_NEAR(got.health[i].values.sqnr_db().value_or(0), want.health[i].values.sqnr_db().value_or(0), 2.0) << got.health[i].site;
     }
-    if (s != 0) continue;
+    // Delayed scaling begins with scale 1, which most gradients of a first step lie below: its second step shows more.
+    if (s != (GetParam() == "delayed" ? 1 : 0)) continue;
     // The same weights and tokens.
     for (size_t p = 0; p < cpu.model().params().size(); ++p) {
       const std::vector<float> a = gradient(cpu, p), b = gradient(device, p);
