@@ -13,6 +13,7 @@
 #include "app/cli.h"
 #include "app/compare.h"
 #include "app/data.h"
+#include "app/doctor.h"
 #include "app/train.h"
 #include "config/nearest.h"
 #include "core/error.h"
@@ -35,6 +36,7 @@ const Subcommand kSubcommands[] = {
     {"data", octet::run_data, "build, inspect and verify token files"},
     {"ckpt", octet::run_ckpt, "list, verify and compare checkpoints"},
     {"bench", octet::run_bench, "measure training steps"},
+    {"doctor", octet::run_doctor, "what this machine has, and which recipes are native, emulated or refused here"},
 };
 
 std::string help_text() {

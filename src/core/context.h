@@ -34,6 +34,7 @@ class Ctx {
     OCTET_CHECK(cuda_ != nullptr, "a dry run has no device{}", "");
     return *cuda_;
   }
+  const cuda::Device* cuda_if_any() const { return cuda_; }   // null on a CPU and in a dry run
   GemmMath gemm_math() const { return math_; }
   ThreadPool& pool() { return *pool_; }
   Arena& scratch() { return *scratch_; }

@@ -41,6 +41,11 @@ std::string Machine::name() const {
   return fmt::format("{} (compute capability {}.{})", d.name, d.major, d.minor);
 }
 
+Capability Machine::capability() const {
+  if (kind() == DeviceKind::cpu) return {};
+  return device_ ? Capability{device_->info().major, device_->info().minor} : Capability{9, 0};
+}
+
 double Machine::peak_flops() const {
   // NVIDIA H100 data sheet (SXM): 989.4 dense BF16 TFLOP/s with 132 multiprocessors; A100: 312 with 108; B200: 2250 with 148.
   if (!device_) return 0;
@@ -99,6 +104,7 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
 }
 
 std::string Machine::name() const { return fmt::format("CPU, {} threads", pool_.threads()); }
+Capability Machine::capability() const { return {}; }
 double Machine::peak_flops() const { return 0; }
 Machine::MemoryUse Machine::memory_use() const { return {}; }
 size_t Machine::overhead_bytes() const { return 0; }

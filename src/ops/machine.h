@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/context.h"
+#include "recipe/hardware.h"
 #include "recipe/qtensor.h"
 
 namespace octet {
@@ -39,6 +40,7 @@ class Machine {
   ImageLayout image_layout() const { return options_.kind == DeviceKind::cuda ? ImageLayout::gemm : ImageLayout::source; }
   ThreadPool& pool() { return pool_; }
   std::string name() const;               // "CPU, 16 threads", "NVIDIA H200 (compute capability 9.0)"
+  Capability capability() const;          // of the GPU; 9.0 in a dry run without one; 0.0 on a CPU
   // What MFU is a share of, FLOP/s: the data sheet's dense BF16 figure of the GPU's generation, scaled by its multiprocessors; 0 on a CPU or an unknown GPU.
   double peak_flops() const;
   // Device memory in use now by everybody, and all there is; zeros on a CPU.

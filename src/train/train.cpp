@@ -194,10 +194,17 @@ void check_stats_modules(const RunConfig& config, Engine& engine) {
   }
 }
 
+// A GPU computes what it has, and the rest only where precision.emulate asks for it.
+void check_hardware(const RunConfig& config, Engine& engine) {
+  if (engine.machine().kind() == DeviceKind::cpu) return;
+  check_recipes(engine.model().precision(), engine.model().module_paths(), engine.machine().capability(), config.precision.emulate);
+}
+
 ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
   DataSession data(config);
   Engine engine(config, Engine::Memory::plan_only, dump_modules(config, options));
   check_stats_modules(config, engine);
+  check_hardware(config, engine);
   fmt::print("{}{}", banner(config, engine, data), memory_table(config, engine.memory()));
   for (const std::string& note : data.notes()) fmt::print("warning: {}\n", note);
   for (const std::string& note : engine.model().precision().base().notes) fmt::print("warning: {}\n", note);
@@ -239,6 +246,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   start.notes.insert(start.notes.end(), data.notes().begin(), data.notes().end());
   Engine engine(config, Engine::Memory::plain, dump_modules(config, options));
   check_stats_modules(config, engine);
+  check_hardware(config, engine);
   if (start.checkpoint) {
     for (std::string& note : restore_run(*start.checkpoint, engine)) start.notes.push_back(std::move(note));
     start.products = saved_products(*start.checkpoint, engine.machine(), start.notes);

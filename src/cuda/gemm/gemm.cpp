@@ -21,9 +21,15 @@ Operand decoded(Ctx& ctx, const Operand& o) {
   return plain;
 }
 
+// Of the device; a dry run without one plans for 9.0.
+Capability capability(const Ctx& ctx) {
+  const Device* device = ctx.cuda_if_any();
+  return device ? Capability{device->info().major, device->info().minor} : Capability{9, 0};
+}
+
 GemmTerm native_term(Ctx& ctx, const GemmTerm& term, const MatrixView& out, Accumulate accumulate) {
   const GemmProblem problem = problem_of(term, out, 0.0f, accumulate, {});
-  if (!why_emulated(problem).empty()) return {decoded(ctx, term.a), decoded(ctx, term.b)};
+  if (!why_emulated(problem, capability(ctx)).empty()) return {decoded(ctx, term.a), decoded(ctx, term.b)};
   if (const std::string why = why_refused(problem); !why.empty()) {
     throw Error(ExitCode::config, fmt::format("the product {} is not possible: {}", describe(problem), why), "gemm",
                 "change the model's extents or the number of tokens, or choose another recipe for this module with precision.rules");

@@ -17,12 +17,11 @@
 #include <vector>
 
 #include "ops/gemm.h"
+#include "recipe/hardware.h"
 
 namespace octet::cuda {
 
 class Device;
-
-enum class ScaleMode : uint8_t { none, tensor, row, block_1x128, block_128x128, other };
 
 // What decides a plan. Leading dimensions in elements.
 struct GemmProblem {
@@ -39,8 +38,8 @@ std::string describe(const GemmProblem& p);
 
 ScaleMode scale_mode(const Operand& o);
 GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
-// Why compute capability 9.0 and cuBLASLt have no mode for these formats and scales; empty when they have one.
-std::string why_emulated(const GemmProblem& p);
+// Why cuBLASLt has no mode for these formats and scales on `on` (the matrix of recipe/hardware.h); empty when it has one.
+std::string why_emulated(const GemmProblem& p, Capability on);
 // Why a product that has a mode cannot be done as it is; empty when it can.
 std::string why_refused(const GemmProblem& p);
 

@@ -7,7 +7,7 @@ namespace octet::cuda {
 namespace {
 
 const char* name_of(ScaleMode m) {
-  constexpr const char* names[] = {"", " by tensor", " by row", " 1x128", " 128x128", " other blocks"};
+  constexpr const char* names[] = {"", " by tensor", " by row", " 1x128", " 128x128", " other blocks", " MX", " NV"};
   return names[static_cast<size_t>(m)];
 }
 
@@ -22,14 +22,7 @@ std::string describe(const GemmProblem& p) {
          (p.has_bias ? fmt::format(", {} bias", name(p.bias)) : "") + (p.alignment == 16 ? "" : fmt::format(", aligned to {}", p.alignment));
 }
 
-ScaleMode scale_mode(const Operand& o) {
-  if (!o.quantized()) return ScaleMode::none;
-  if (o.block_rows == 0 && o.block_cols == 0) return ScaleMode::tensor;
-  if (o.block_rows == 1 && o.block_cols == 0) return ScaleMode::row;
-  if (o.block_rows == 1 && o.block_cols == 128) return ScaleMode::block_1x128;
-  if (o.block_rows == 128 && o.block_cols == 128) return ScaleMode::block_128x128;
-  return ScaleMode::other;
-}
+ScaleMode scale_mode(const Operand& o) { return o.quantized() ? octet::scale_mode(o.block_rows, o.block_cols) : ScaleMode::none; }
 
 GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
   GemmProblem p;
@@ -58,17 +51,7 @@ GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, 
   return p;
 }
 
-std::string why_emulated(const GemmProblem& p) {
-  if (p.scale_a == ScaleMode::none && p.scale_b == ScaleMode::none) return {};
-  const auto element = [](Dtype d) { return d == Dtype::e4m3 || d == Dtype::e5m2; };
-  if (!element(p.a) || !element(p.b)) return fmt::format("tensor cores of compute capability 9.0 do not multiply {} by {}", name(p.a), name(p.b));
-  if (p.a == Dtype::e5m2 && p.b == Dtype::e5m2) return "cuBLASLt does not multiply e5m2 by e5m2";
-  if (p.scale_a == ScaleMode::other || p.scale_b == ScaleMode::other) return "cuBLASLt has scales by tensor, row, 1x128 and 128x128 blocks only";
-  const auto blocks = [](ScaleMode m) { return m == ScaleMode::block_1x128 || m == ScaleMode::block_128x128; };
-  const bool pair = blocks(p.scale_a) ? blocks(p.scale_b) && (p.scale_a == ScaleMode::block_1x128 || p.scale_b == ScaleMode::block_1x128) : p.scale_a == p.scale_b;
-  if (!pair) return fmt::format("cuBLASLt does not scale one operand{} and the other{}", name_of(p.scale_a), name_of(p.scale_b));
-  return {};
-}
+std::string why_emulated(const GemmProblem& p, Capability on) { return why_no_product(p.a, p.scale_a, p.b, p.scale_b, on); }
 
 std::string why_refused(const GemmProblem& p) {
   if (p.scale_a == ScaleMode::none && p.scale_b == ScaleMode::none) return {};
