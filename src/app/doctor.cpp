@@ -153,35 +153,37 @@ struct Row {
   const Recipe* recipe;
 };
 
-// A line a recipe, a column a capability; below it the reasons, each with the capabilities that it holds for.
+// A line a recipe, a column a capability; below it the reasons, each with the recipes and capabilities that it holds for.
 void print_matrix(const char* title, const std::vector<Row>& rows, const std::vector<Capability>& on, bool emulate) {
   std::vector<Table::Column> heads{{title, Table::Align::left}};
   for (const Capability c : on) heads.push_back({c == known_capabilities().front() ? "below 8.9" : name(c), Table::Align::left});
   Table table(heads);
-  std::vector<std::tuple<std::string, std::string, std::string>> reasons;   // recipe, capabilities, reason
+  struct Reason {
+    std::string text, where, recipes;
+  };
+  std::vector<Reason> reasons;
   for (const Row& row : rows) {
     std::vector<std::string> cells{row.label};
-    const size_t first = reasons.size();
+    std::vector<Reason> own;
     for (size_t i = 0; i < on.size(); ++i) {
       const Verdict v = recipe_support(*row.recipe, on[i], emulate).whole;
       cells.emplace_back(name(v.support));
       if (v.support == Support::native) continue;
-      const auto known = std::find_if(reasons.begin() + static_cast<std::ptrdiff_t>(first), reasons.end(), [&](const auto& r) { return std::get<2>(r) == v.reason; });
-      if (known == reasons.end()) {
-        reasons.emplace_back(row.label, heads[i + 1].title, v.reason);
-      } else {
-        std::get<1>(*known) += ", " + heads[i + 1].title;
-      }
+      const auto known = std::find_if(own.begin(), own.end(), [&](const Reason& r) { return r.text == v.reason; });
+      if (known == own.end()) own.push_back({v.reason, heads[i + 1].title, row.label});
+      else known->where += ", " + heads[i + 1].title;
+    }
+    for (Reason& r : own) {
+      const auto known = std::find_if(reasons.begin(), reasons.end(), [&](const Reason& k) { return k.text == r.text && k.where == r.where; });
+      if (known == reasons.end()) reasons.push_back(std::move(r));
+      else known->recipes += ", " + row.label;
     }
     table.add_row(cells);
   }
   fmt::print("\n{}", table.text());
   if (reasons.empty()) return;
   fmt::print("\nWhy not native\n");
-  for (const auto& [recipe, where, reason] : reasons) {
-    const std::string head = fmt::format("  {} on {}: ", recipe, where);
-    fmt::print("{}", wrapped("    ", head.substr(2) + reason).substr(2));
-  }
+  for (const Reason& r : reasons) fmt::print("  {}", wrapped("    ", fmt::format("{} ({}): {}", r.recipes, r.where, r.text)).substr(4));
 }
 
 void print_recipes(const Findings& f) {

@@ -22,8 +22,8 @@ const char* words(ScaleMode m) {
 
 // What cuBLASLt has somewhere, but octet gives it the scales of nowhere.
 std::string why_unused(ScaleMode m) {
-  if (m == ScaleMode::mx_1x32) return "cuBLASLt has MXFP8 products here, but octet does not lay out their scales yet";
-  if (m == ScaleMode::nv_1x16) return "cuBLASLt has NVFP4 products here, but octet does not lay out their scales yet";
+  if (m == ScaleMode::mx_1x32) return "cuBLASLt has MXFP8 products, but octet does not lay out their scales yet";
+  if (m == ScaleMode::nv_1x16) return "cuBLASLt has NVFP4 products, but octet does not lay out their scales yet";
   return {};
 }
 
@@ -136,7 +136,7 @@ void check_recipe(const Recipe& r, Capability on, bool emulate, const std::strin
   const std::string native = native_names(on);
   const std::string choose = native.empty() ? "use another GPU or run.device cpu" : "choose " + native;
   const bool helps = recipe_support(r, on, true).whole.support != Support::refused;
-  throw Error(ExitCode::config, fmt::format("compute capability {} does not compute recipe {}: {}", name(on), r.name, v.reason), where, (helps ? "set precision.emulate, or " : "") + choose);
+  throw Error(ExitCode::config, fmt::format("recipe {} is not native on compute capability {}: {}", r.name, name(on), v.reason), where, (helps ? "set precision.emulate, or " : "") + choose);
 }
 
 const Recipe& recipe_of(const PrecisionPolicy& policy, const std::string& module) {
