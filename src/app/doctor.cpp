@@ -289,7 +289,8 @@ int run_doctor(int argc, char** argv) {
   if (!tree.values.empty()) {
     config = from_json(tree.values, tree.origins);
     validate(*config);
-    PrecisionPolicy(config->precision, config->model.num_hidden_layers);
+    QuantRegistry sites;
+    const Model rules_match(*config, sites);   // throws for a rule that matches nothing
   }
   const Findings f = print_machine();
   print_recipes(f);
