@@ -36,7 +36,7 @@ const Subcommand kSubcommands[] = {
     {"data", octet::run_data, "build, inspect and verify token files"},
     {"ckpt", octet::run_ckpt, "list, verify and compare checkpoints"},
     {"bench", octet::run_bench, "measure training steps and operators"},
-    {"doctor", octet::run_doctor, "what this machine can train, and why not what it cannot"},
+    {"doctor", octet::run_doctor, "what this machine has, and which recipes are native, emulated or refused here"},
 };
 
 std::string help_text() {

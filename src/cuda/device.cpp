@@ -47,16 +47,6 @@ std::vector<DeviceInfo> list_devices() {
   return devices;
 }
 
-int driver_version() {
-  int version = 0;
-  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
-}
-
-int runtime_version() {
-  int version = 0;
-  return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
-}
-
 Device::Device(int index) {
   check(cudaSetDevice(index), "choose the device");
   info_ = describe(index);

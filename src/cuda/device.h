@@ -28,9 +28,6 @@ struct DeviceInfo {
 
 // Devices that this process can use; none also without a driver. Makes no context.
 std::vector<DeviceInfo> list_devices();
-// Of the driver and of the runtime, as CUDA writes them (13010: 13.1); 0 without a driver.
-int driver_version();
-int runtime_version();
 
 class Device {
  public:

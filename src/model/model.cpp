@@ -11,7 +11,6 @@
 #include "ops/embedding.h"
 #include "ops/optimizer.h"
 #include "ops/reduce.h"
-#include "recipe/hardware.h"
 
 namespace octet {
 namespace {
@@ -99,13 +98,6 @@ std::vector<std::string> Model::module_paths() const {
   std::vector<std::string> paths;
   for (const Linear* l : linears()) paths.push_back(l->module());
   return paths;
-}
-
-void Model::check_hardware(Capability capability, bool emulate) const {
-  for (const Linear* l : linears()) {
-    const bool own = l->recipe().name == policy_.base().name;
-    octet::check_hardware(l->recipe(), capability, emulate, own ? "precision.recipe" : "precision.rules for " + l->module());
-  }
 }
 
 int64_t Model::parameter_count() const {

@@ -32,9 +32,6 @@ class Model {
   int64_t parameter_count() const;                 // without vocabulary padding
   const PrecisionPolicy& precision() const { return policy_; }
 
-  // Throws Error(config) when a module's recipe is not native to such a GPU and `emulate` is not set (recipe/hardware.h).
-  void check_hardware(Capability capability, bool emulate) const;
-
   // Parameters, optimizer state and the RoPE table; then the quantized weight images.
   void allocate_parameters(Arena& arena);
   void allocate_images(Arena& arena);

@@ -41,9 +41,9 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
 
 std::string Machine::name() const {
   if (kind() == DeviceKind::cpu) return fmt::format("CPU, {} threads", pool_.threads());
-  if (!device_) return fmt::format("a GPU of compute capability {}", to_string(capability_));
+  if (!device_) return fmt::format("a GPU of compute capability {}", octet::name(capability_));
   const cuda::DeviceInfo& d = device_->info();
-  return fmt::format("{} (compute capability {})", d.name, to_string(d.capability));
+  return fmt::format("{} (compute capability {})", d.name, octet::name(d.capability));
 }
 
 double Machine::peak_flops() const {

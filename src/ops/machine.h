@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/context.h"
+#include "recipe/hardware.h"
 #include "recipe/qtensor.h"
 
 namespace octet {

@@ -1,75 +1,174 @@
 #include "recipe/hardware.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/error.h"
 
 namespace octet {
 namespace {
 
-const char* name_of(ScaleMode m) {
-  constexpr const char* names[] = {"without scales", "scaled by tensor", "scaled by row", "scaled by 1x128", "scaled by 128x128", "scaled by other blocks"};
-  return names[static_cast<size_t>(m)];
-}
+constexpr Capability first_bf16{8, 0}, ada{8, 9}, hopper{9, 0}, blackwell{10, 0};
 
+bool fp8(Dtype d) { return d == Dtype::e4m3 || d == Dtype::e5m2; }
 bool blocks(ScaleMode m) { return m == ScaleMode::block_1x128 || m == ScaleMode::block_128x128; }
 
-}  // namespace
-
-std::string to_string(Capability c) { return fmt::format("{}.{}", c.major, c.minor); }
-
-ScaleMode scale_mode(bool quantized, int64_t block_rows, int64_t block_cols) {
-  if (!quantized) return ScaleMode::none;
-  if (block_rows == 0 && block_cols == 0) return ScaleMode::tensor;
-  if (block_rows == 1 && block_cols == 0) return ScaleMode::row;
-  if (block_rows == 1 && block_cols == 128) return ScaleMode::block_1x128;
-  if (block_rows == 128 && block_cols == 128) return ScaleMode::block_128x128;
-  return ScaleMode::other;
+const char* words(ScaleMode m) {
+  constexpr const char* texts[] = {"not at all", "by tensor", "by row", "by 1x128 blocks", "by 128x128 blocks", "by other blocks", "by 1x32 blocks", "by 1x16 blocks"};
+  return texts[static_cast<size_t>(m)];
 }
 
-ProductOperand product_operand(const QuantSpec& s) { return {s.format, scale_mode(s.quantized(), s.block_rows, s.block_cols)}; }
-
-std::string why_not_native(Capability c, const ProductOperand& a, const ProductOperand& b) {
-  if (a.scale == ScaleMode::none && b.scale == ScaleMode::none) return {};
-  const auto element = [](Dtype d) { return d == Dtype::e4m3 || d == Dtype::e5m2; };
-  if (!element(a.format) || !element(b.format)) return fmt::format("octet has no tensor-core product of {} by {}", name(a.format), name(b.format));
-  if (c < Capability{8, 9}) return fmt::format("compute capability {} has no FP8 tensor cores (8.9 and later do)", to_string(c));
-  if (a.format == Dtype::e5m2 && b.format == Dtype::e5m2) return "cuBLASLt does not multiply e5m2 by e5m2";
-  if (a.scale == ScaleMode::other || b.scale == ScaleMode::other) return "octet has products scaled by tensor, row, 1x128 and 128x128 blocks only";
-  const bool pair = blocks(a.scale) ? blocks(b.scale) && (a.scale == ScaleMode::block_1x128 || b.scale == ScaleMode::block_1x128) : a.scale == b.scale;
-  if (!pair) return fmt::format("cuBLASLt does not multiply an operand {} by one {}", name_of(a.scale), name_of(b.scale));
-  if (a.scale != ScaleMode::tensor && c != Capability{9, 0}) return fmt::format("cuBLASLt multiplies operands {} on compute capability 9.0 only", name_of(a.scale));
+// What cuBLASLt has somewhere, but octet gives it the scales of nowhere.
+std::string why_unused(ScaleMode m) {
+  if (m == ScaleMode::mx_1x32) return "cuBLASLt has MXFP8 products, but octet does not lay out their scales yet";
+  if (m == ScaleMode::nv_1x16) return "cuBLASLt has NVFP4 products, but octet does not lay out their scales yet";
   return {};
 }
 
-RecipeSupport recipe_support(const Recipe& r, Capability c) {
-  return {{why_not_native(c, product_operand(r.x_row), product_operand(r.w_row)), why_not_native(c, product_operand(r.dy_row), product_operand(r.w_col)),
-           why_not_native(c, product_operand(r.dy_col), product_operand(r.x_col))}};
+// What no emulation makes right.
+std::string why_impossible(const Product& p, Capability on) {
+  if (p.out != Dtype::bf16 && p.out != Dtype::f32) return fmt::format("products have bf16 or f32 results, not {}", name(p.out));
+  if (p.a.quantized() != p.b.quantized()) return "one operand is quantized and the other is not";
+  if (on < first_bf16) return "octet's kernels need the BF16 tensor cores of compute capability 8.0";
+  if (p.a.quantized() && on < ada) return "octet's kernels need the FP8 conversions of compute capability 8.9";
+  if (p.a.format == Dtype::e5m2 && p.b.format == Dtype::e5m2) return "no FP8 tensor core multiplies e5m2 by e5m2";
+  return {};
 }
 
-std::string RecipeSupport::text() const {
-  if (native()) return "native";
-  constexpr const char* names[] = {"fprop", "dgrad", "wgrad"};
-  std::string out;
-  for (size_t i = 0; i < why_not.size(); ++i) {
-    if (why_not[i].empty() || (i > 0 && std::find(why_not.begin(), why_not.begin() + static_cast<ptrdiff_t>(i), why_not[i]) != why_not.begin() + static_cast<ptrdiff_t>(i))) continue;
-    std::vector<std::string> same;
-    for (size_t j = i; j < why_not.size(); ++j) {
-      if (why_not[j] == why_not[i]) same.emplace_back(names[j]);
-    }
-    out += fmt::format("{}{}: {}", out.empty() ? "" : "; ", same.size() == why_not.size() ? std::string("all products") : fmt::format("{}", fmt::join(same, ", ")), why_not[i]);
+std::array<Product, 3> products(const Recipe& r) {
+  return {{{r.x_row, r.w_row, r.compute}, {r.dy_row, r.w_col, r.compute}, {r.dy_col, r.x_col, Dtype::f32}}};
+}
+
+// Recipes by name that are native on `on`, for remedies.
+std::string native_names(Capability on) {
+  PrecisionConfig p;
+  p.calibration_steps = 1;   // `static` wants magnitudes or this
+  std::string list;
+  for (const std::string& n : recipe_names()) {
+    if (n == "custom" || recipe_support(make_recipe(n, p), on, false).whole.support != Support::native) continue;
+    list += (list.empty() ? "" : ", ") + n;
   }
-  return out;
+  return list;
 }
 
-void check_hardware(const Recipe& recipe, Capability c, bool emulate, const std::string& where) {
-  const RecipeSupport s = recipe_support(recipe, c);
-  if (s.native() || emulate) return;
-  throw Error(ExitCode::config, fmt::format("recipe \"{}\" is not native to this GPU (compute capability {}): {}", recipe.name, to_string(c), s.text()), where,
-              "set precision.emulate to true (operands are decoded to BF16: its numerics, not its speed), choose another recipe, or run.device \"cpu\"");
+}  // namespace
+
+std::string name(Capability c) { return fmt::format("{}.{}", c.major, c.minor); }
+
+const std::vector<Capability>& known_capabilities() {
+  static const std::vector<Capability> known{{8, 0}, ada, hopper, blackwell, {12, 0}};
+  return known;
+}
+
+ScaleMode scale_mode(int64_t rows, int64_t cols) {
+  if (rows == 0 && cols == 0) return ScaleMode::tensor;
+  if (rows == 1 && cols == 0) return ScaleMode::row;
+  if (rows == 1 && cols == 128) return ScaleMode::block_1x128;
+  if (rows == 128 && cols == 128) return ScaleMode::block_128x128;
+  return ScaleMode::other;
+}
+
+ScaleMode scale_mode(const QuantSpec& s) {
+  if (!s.quantized()) return ScaleMode::none;
+  if (s.scale == ScaleKind::e8m0 && s.block_rows == 1 && s.block_cols == 32) return ScaleMode::mx_1x32;
+  if (s.scale == ScaleKind::ue4m3 && s.block_cols == 16 && (s.block_rows == 1 || s.block_rows == 16)) return ScaleMode::nv_1x16;
+  return scale_mode(s.block_rows, s.block_cols);
+}
+
+std::string why_no_product(Dtype a, ScaleMode scale_a, Dtype b, ScaleMode scale_b, Capability on) {
+  if (scale_a == ScaleMode::none && scale_b == ScaleMode::none) return on < first_bf16 ? "BF16 tensor cores begin with compute capability 8.0" : "";
+  if (a == Dtype::e2m1 && b == Dtype::e2m1 && scale_a == ScaleMode::nv_1x16 && scale_b == ScaleMode::nv_1x16) {
+    return on < blackwell ? "NVFP4 products begin with compute capability 10.0" : "";
+  }
+  if (!fp8(a) || !fp8(b)) return fmt::format("cuBLASLt does not multiply {} by {} with these scales", name(a), name(b));
+  if (a == Dtype::e5m2 && b == Dtype::e5m2) return "cuBLASLt does not multiply e5m2 by e5m2";
+  if (on < ada) return "FP8 tensor cores begin with compute capability 8.9";
+  const bool mx = scale_a == ScaleMode::mx_1x32 && scale_b == ScaleMode::mx_1x32;
+  if (mx) return on < blackwell ? "MXFP8 products begin with compute capability 10.0" : "";
+  const bool other = std::max(scale_a, scale_b) >= ScaleMode::other;
+  if (other) return "cuBLASLt has FP32 scales by tensor, row, 1x128 and 128x128 blocks only";
+  const bool pair = blocks(scale_a) ? blocks(scale_b) && (scale_a == ScaleMode::block_1x128 || scale_b == ScaleMode::block_1x128) : scale_a == scale_b;
+  if (!pair) return fmt::format("cuBLASLt does not scale one operand {} and the other {}", words(scale_a), words(scale_b));
+  if (scale_a != ScaleMode::tensor && on != hopper) return fmt::format("cuBLASLt scales {} on compute capability 9.0 only", scale_a == ScaleMode::row ? "by row" : "by blocks of 128");
+  return {};
+}
+
+const char* name(Support s) {
+  constexpr const char* names[] = {"native", "emulated", "refused"};
+  return names[static_cast<size_t>(s)];
+}
+
+Verdict product_support(const Product& p, Capability on, bool emulate) {
+  if (std::string why = why_impossible(p, on); !why.empty()) return {Support::refused, std::move(why)};
+  std::string why = why_no_product(p.a.format, scale_mode(p.a), p.b.format, scale_mode(p.b), on);
+  if (why.empty()) why = why_unused(scale_mode(p.a));
+  if (why.empty()) return {};
+  return {emulate ? Support::emulated : Support::refused, std::move(why)};
+}
+
+RecipeSupport recipe_support(const Recipe& r, Capability on, bool emulate) {
+  constexpr const char* gemms[] = {"fprop", "dgrad", "wgrad"};
+  RecipeSupport s;
+  const auto all = products(r);
+  for (size_t g = 0; g < 3; ++g) {
+    s.products[g] = product_support(all[g], on, emulate);
+    s.whole.support = std::max(s.whole.support, s.products[g].support);
+  }
+  for (size_t g = 0; g < 3; ++g) {
+    const std::string& reason = s.products[g].reason;
+    const auto same = [&](const Verdict& v) { return v.reason == reason; };
+    if (reason.empty() || std::any_of(s.products.begin(), s.products.begin() + static_cast<std::ptrdiff_t>(g), same)) continue;   // said with an earlier product
+    std::string who;
+    for (size_t other = g; other < 3; ++other) {
+      if (same(s.products[other])) who += (who.empty() ? "" : ", ") + std::string(gemms[other]);
+    }
+    const bool every = std::all_of(s.products.begin(), s.products.end(), same);
+    s.whole.reason += (s.whole.reason.empty() ? "" : "; ") + (every ? reason : who + ": " + reason);
+  }
+  return s;
+}
+
+void check_recipe(const Recipe& r, Capability on, bool emulate, const std::string& where) {
+  const Verdict v = recipe_support(r, on, emulate).whole;
+  if (v.support != Support::refused) return;
+  const std::string native = native_names(on);
+  const std::string choose = native.empty() ? "use another GPU or run.device cpu" : "choose " + native;
+  const bool helps = recipe_support(r, on, true).whole.support != Support::refused;
+  throw Error(ExitCode::config, fmt::format("recipe {} is not native on compute capability {}: {}", r.name, name(on), v.reason), where, (helps ? "set precision.emulate, or " : "") + choose);
+}
+
+const Recipe& recipe_of(const PrecisionPolicy& policy, const std::string& module) {
+  constexpr std::string_view prefix = "layers.";
+  int64_t layer = -1;
+  if (module.starts_with(prefix)) std::from_chars(module.data() + prefix.size(), module.data() + module.size(), layer);
+  return policy.for_module(module, layer);
+}
+
+void check_recipes(const PrecisionPolicy& policy, const std::vector<std::string>& modules, Capability on, bool emulate) {
+  for (const std::string& module : modules) {
+    const Recipe& r = recipe_of(policy, module);
+    check_recipe(r, on, emulate, &r == &policy.base() ? "precision.recipe" : fmt::format("precision.rules (module {})", module));
+  }
+}
+
+bool compiled_for(std::string_view architectures, Capability on) {
+  while (!architectures.empty()) {
+    const std::string_view one = architectures.substr(0, architectures.find_first_of(";,"));
+    architectures.remove_prefix(std::min(one.size() + 1, architectures.size()));
+    int number = 0;
+    const auto [end, error] = std::from_chars(one.data(), one.data() + one.size(), number);
+    if (error != std::errc()) return true;   // "native", "all": decided where it was compiled
+    std::string_view rest = one.substr(static_cast<size_t>(end - one.data()));
+    const Capability arch{number / 10, number % 10};
+    const char letter = rest.empty() || rest[0] == '-' ? '\0' : rest[0];
+    if (letter) rest.remove_prefix(1);
+    const bool family = on.major == arch.major && on.minor >= arch.minor;
+    if (rest != "-virtual" && (letter == 'a' ? on == arch : family)) return true;
+    if (rest != "-real" && (letter == 'a' ? on == arch : letter == 'f' ? family : on >= arch)) return true;
+  }
+  return false;
 }
 
 }  // namespace octet

@@ -134,18 +134,18 @@ OpBench bench_gemm(const RunConfig& c, const std::vector<std::string>& recipes, 
   names.insert(names.end(), recipes.begin(), recipes.end());
   for (const Layer& l : layers(c.model)) {
     const double flops = 2.0 * static_cast<double>(tokens) * static_cast<double>(l.out) * static_cast<double>(l.in);
-    struct Product {
+    struct Form {
       const char* name;
       int64_t m, n;
       Dtype out;
       float beta;
     };
-    for (const Product& p : {Product{"fprop", tokens, l.out, Dtype::bf16, 0.0f}, {"dgrad", tokens, l.in, Dtype::bf16, 0.0f}, {"wgrad", l.out, l.in, Dtype::f32, 1.0f}}) {
+    for (const Form& p : {Form{"fprop", tokens, l.out, Dtype::bf16, 0.0f}, {"dgrad", tokens, l.in, Dtype::bf16, 0.0f}, {"wgrad", l.out, l.in, Dtype::f32, 1.0f}}) {
       const std::string group = fmt::format("{} {}", l.name, p.name);
       const size_t reference = result.rows.size();
       for (const std::string& name : names) {
         const Recipe r = recipe_named(c, name);
-        if (bench.machine().kind() == DeviceKind::cuda) check_hardware(r, bench.machine().capability(), c.precision.emulate, "--recipe " + name);
+        if (bench.machine().kind() == DeviceKind::cuda) check_recipe(r, bench.machine().capability(), c.precision.emulate, "--recipe " + name);
         const int which = p.name[0] == 'f' ? 0 : p.name[0] == 'd' ? 1 : 2;
         result.rows.push_back(bench.time(group, name, flops, 0, [&](Arena& arena) -> Bench::Call {
           const Operand a = which == 0 ? operand(bench, arena, r.x_row, tokens, l.in, false)

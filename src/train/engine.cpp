@@ -7,6 +7,7 @@
 #include "optim/adamw.h"
 #include "ops/reduce.h"
 #include "optim/schedule.h"
+#include "recipe/hardware.h"
 
 namespace octet {
 namespace {
@@ -31,7 +32,7 @@ Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_m
   quant_.set_calibration(config_.precision.calibration_steps);
   quant_.set_health({config_.log.stats_interval, config_.log.stats_modules});
   model_ = std::make_unique<Model>(config_, quant_, machine_.image_layout());
-  if (machine_.kind() == DeviceKind::cuda) model_->check_hardware(machine_.capability(), config_.precision.emulate);
+  if (machine_.kind() == DeviceKind::cuda) check_recipes(model_->precision(), model_->module_paths(), machine_.capability(), config_.precision.emulate);
   plan(dump_modules);
   if (memory != Memory::plan_only) allocate(memory == Memory::poisoned);
 }

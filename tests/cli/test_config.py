@@ -178,13 +178,13 @@ class Help(unittest.TestCase):
 
     def test_overview_lists_subcommands_with_a_line_each(self):
         text = self.help("--help")
-        for line in ("train", "compare", "data", "ckpt", "bench"):
+        for line in ("train", "compare", "data", "ckpt", "bench", "doctor"):
             self.assertRegex(text, rf"(?m)^  {line} +\w+")
         self.assertLess(len(text.splitlines()), 25)
         self.assertEqual(text, self.help("help"))
 
     def test_each_subcommand_explains_itself(self):
-        for words in (["train"], ["compare"], ["data"], ["data", "build"], ["data", "info"], ["data", "verify"], ["data", "dump"], ["ckpt"], ["bench"]):
+        for words in (["train"], ["compare"], ["data"], ["data", "build"], ["data", "info"], ["data", "verify"], ["data", "dump"], ["ckpt"], ["bench"], ["doctor"]):
             with self.subTest(words=words):
                 text = self.help(*words, "--help")
                 self.assertIn("Usage:", text)

@@ -23,7 +23,7 @@ Operand decoded(Ctx& ctx, const Operand& o) {
 
 GemmTerm native_term(Ctx& ctx, const GemmTerm& term, const MatrixView& out, Accumulate accumulate) {
   const GemmProblem problem = problem_of(term, out, 0.0f, accumulate, {});
-  if (!why_emulated(ctx.capability, problem).empty()) return {decoded(ctx, term.a), decoded(ctx, term.b)};
+  if (!why_emulated(problem, ctx.capability).empty()) return {decoded(ctx, term.a), decoded(ctx, term.b)};
   if (const std::string why = why_refused(problem); !why.empty()) {
     throw Error(ExitCode::config, fmt::format("the product {} is not possible: {}", describe(problem), why), "gemm",
                 "change the model's extents or the number of tokens, or choose another recipe for this module with precision.rules");

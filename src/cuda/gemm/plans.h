@@ -38,8 +38,8 @@ std::string describe(const GemmProblem& p);
 
 ScaleMode scale_mode(const Operand& o);
 GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
-// Why a GPU of this capability has no product of these formats and scales (recipe/hardware.h); empty when it has one.
-std::string why_emulated(Capability c, const GemmProblem& p);
+// Why cuBLASLt has no mode for these formats and scales on `on` (the matrix of recipe/hardware.h); empty when it has one.
+std::string why_emulated(const GemmProblem& p, Capability on);
 // Why a product that has a mode cannot be done as it is; empty when it can.
 std::string why_refused(const GemmProblem& p);
 

@@ -7,7 +7,7 @@ namespace octet::cuda {
 namespace {
 
 const char* name_of(ScaleMode m) {
-  constexpr const char* names[] = {"", " by tensor", " by row", " 1x128", " 128x128", " other blocks"};
+  constexpr const char* names[] = {"", " by tensor", " by row", " 1x128", " 128x128", " other blocks", " MX", " NV"};
   return names[static_cast<size_t>(m)];
 }
 
@@ -22,7 +22,7 @@ std::string describe(const GemmProblem& p) {
          (p.has_bias ? fmt::format(", {} bias", name(p.bias)) : "") + (p.alignment == 16 ? "" : fmt::format(", aligned to {}", p.alignment));
 }
 
-ScaleMode scale_mode(const Operand& o) { return octet::scale_mode(o.quantized(), o.block_rows, o.block_cols); }
+ScaleMode scale_mode(const Operand& o) { return o.quantized() ? octet::scale_mode(o.block_rows, o.block_cols) : ScaleMode::none; }
 
 GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
   GemmProblem p;
@@ -51,7 +51,7 @@ GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, 
   return p;
 }
 
-std::string why_emulated(Capability c, const GemmProblem& p) { return why_not_native(c, {p.a, p.scale_a}, {p.b, p.scale_b}); }
+std::string why_emulated(const GemmProblem& p, Capability on) { return why_no_product(p.a, p.scale_a, p.b, p.scale_b, on); }
 
 std::string why_refused(const GemmProblem& p) {
   if (p.scale_a == ScaleMode::none && p.scale_b == ScaleMode::none) return {};

@@ -104,7 +104,7 @@ TEST_F(Products, native_modes) {
           const Pair a = operand("a" + what, mode.a, m, k, columns), b = operand("b" + what, mode.b, n, k, columns);
           const MatrixView shape(Tensor{nullptr, out, {m, n}});
           const cuda::GemmProblem problem = cuda::problem_of({a.device, b.device}, shape, beta, Accumulate::accurate, {});
-          EXPECT_EQ(cuda::why_emulated({9, 0}, problem) + cuda::why_refused(problem), "") << what;
+          EXPECT_EQ(cuda::why_emulated(problem, {9, 0}) + cuda::why_refused(problem), "") << what;
           // FP32 sums in two orders; BF16 results are rounded once by both, to neighbours at worst.
           EXPECT_LT(error({{a, b}}, m, n, out, beta, Accumulate::accurate), out == Dtype::bf16 ? 2e-3 : 1e-3) << what;
           if (mode.a.per_tensor() && mode.a.quantized()) {
@@ -136,7 +136,7 @@ TEST_F(Products, emulated_modes) {
   for (const QuantSpec& spec : {mx, fp4, fp6}) {
     const Pair a = operand("a", spec, 256, 384, false), b = operand("b", spec, 128, 384, true);
     const MatrixView shape(Tensor{nullptr, Dtype::f32, {256, 128}});
-    EXPECT_NE(cuda::why_emulated({9, 0}, cuda::problem_of({a.device, b.device}, shape, 0.0f, Accumulate::accurate, {})), "");
+    EXPECT_NE(cuda::why_emulated(cuda::problem_of({a.device, b.device}, shape, 0.0f, Accumulate::accurate, {}), {9, 0}), "");
     // Power-of-two scales leave decoded values exact in BF16; NVFP4's do not.
     EXPECT_LT(error({{a, b}}, 256, 128, Dtype::f32, 0.0f, Accumulate::accurate), spec.scale == ScaleKind::ue4m3 ? 4e-3 : 1e-4) << name(spec.format);
     finish();

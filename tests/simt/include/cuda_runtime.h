@@ -115,8 +115,6 @@ struct cudaDeviceProp {
   size_t totalGlobalMem;
 };
 inline cudaError_t cudaGetDeviceCount(int* n) { *n = 1; return cudaSuccess; }
-inline cudaError_t cudaDriverGetVersion(int* v) { *v = 0; return cudaSuccess; }
-inline cudaError_t cudaRuntimeGetVersion(int* v) { *v = 0; return cudaSuccess; }
 inline cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {"SIMT on the host", {}, 9, 0, 4, size_t{1} << 34};
