@@ -35,7 +35,7 @@ const char* const help =
     "  --trace            GPU: one more step with the time of each kind of operation, waiting for the device behind each\n"
     "  --json OUT         write every figure as JSON\n\n"
     "Examples\n  octet bench step --config configs/bench/cpu_step.json\n"
-    "  octet bench step --config configs/models/llama3_8b.json configs/bench/llama3_8b_h200.json --recipe tensorwise\n";
+    "  octet bench step --config configs/bench/llama3_8b_h200.json --recipe bf16 tensorwise\n";
 
 nlohmann::json to_json(const StepBench& b) {
   nlohmann::json steps = nlohmann::json::array();

@@ -65,13 +65,50 @@ TEST(Tracer, ThreadsHaveNumbersInOrderOfAppearance) {
 
 TEST(Tracer, HooksSeeEverySpanInItsOrder) {
   std::vector<std::string> calls;
-  const TraceHooks hooks{[&](const char* name) { calls.emplace_back(name); }, [&] { calls.emplace_back("pop"); }};
+  const TraceHooks hooks{[&](const char* name) { calls.emplace_back(name); }, [&] { calls.emplace_back("pop"); }, {}};
   Tracer tracer(hooks, 0, 1);
   {
     Span outer(&tracer, "a", "forward");
     Span left_out(&tracer, "b", "");  // beyond the trace's size
   }
   EXPECT_EQ(calls, (std::vector<std::string>{"a forward", "b", "pop", "pop"}));
+}
+
+TEST(Tracer, SettlesBeforeEveryReadingOfTheClock) {
+  // The device "works" for 2 ms whenever somebody waits for it: the outer span has what settled inside it, not before.
+  int waits = 0;
+  TraceHooks hooks;
+  hooks.settle = [&] {
+    ++waits;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  Tracer tracer(hooks);
+  { Span span(&tracer, "layers.0.mlp", "fprop", {.flops = 5}); }
+  EXPECT_EQ(waits, 2);
+  ASSERT_EQ(tracer.totals().size(), 1u);
+  EXPECT_GE(tracer.totals()[0].ms, 2.0);
+}
+
+TEST(Tracer, TotalsAreOwnTimesByNameOverLayers) {
+  Tracer tracer;
+  const auto work = [] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
+  {
+    Span outer(&tracer, "step", "");
+    for (const char* place : {"layers.0.mlp.down", "layers.11.mlp.down", "head"}) {
+      Span inner(&tracer, place, "fprop", {.flops = 10, .bytes = 1});
+      work();
+    }
+  }
+  const auto totals = tracer.totals();
+  ASSERT_EQ(totals.size(), 3u);
+  EXPECT_EQ(totals[0].name, "layers.*.mlp.down fprop");
+  EXPECT_EQ(totals[0].count, 2);
+  EXPECT_EQ(totals[0].cost.flops, 20);
+  EXPECT_EQ(totals[0].cost.bytes, 2);
+  EXPECT_GE(totals[0].ms, 6.0);
+  EXPECT_EQ(totals[1].name, "head fprop");
+  EXPECT_EQ(totals[2].name, "step");
+  EXPECT_LT(totals[2].ms, 3.0) << "what its inner spans took is not its own";
 }
 
 TEST(Tracer, GrowsToItsLimitAndSaysWhatItLeftOut) {
