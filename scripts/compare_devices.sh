@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The same runs on the CPU and on the GPU of this machine: for each recipe the largest difference of their training losses. The bar is 1e-3 over 50 steps in the
-# stable regime (docs/benchmarks/hopper.md).
+# The same runs on a CPU and on a GPU: for each recipe the largest difference of their training losses. The bar is 1e-3 over 50 steps in the stable regime
+# (docs/benchmarks/hopper.md). Finished runs are kept, so the halves may be made on two machines with --only and one --out.
 set -euo pipefail
 
 octet=build/release/octet
@@ -9,12 +9,15 @@ out=runs/devices
 steps=50
 recipes="fp32 bf16 tensorwise delayed rowwise blockwise"
 bar=1e-3
+only=""
 
 usage() {
   cat <<END
-usage: scripts/compare_devices.sh --data PREFIX [--out DIR] [--steps N] [--recipes "NAME ..."] [--bar DIFFERENCE] [--octet BINARY]
+usage: scripts/compare_devices.sh --data PREFIX [--out DIR] [--steps N] [--recipes "NAME ..."] [--only cpu|cuda] [--bar DIFFERENCE]
+                                  [--octet BINARY]
   --data PREFIX    token files of bytes (octet data build --tokenizer byte)
-  --out DIR        runs (default $out); made anew
+  --out DIR        runs (default $out)
+  --only DEVICE    make the runs of one device, compare nothing
   --steps N        optimizer steps a run, 8192 tokens each (default $steps)
   --recipes LIST   from configs/recipes (default "$recipes")
   --bar X          exit code 1 when a loss differs by more (default $bar)
@@ -24,7 +27,7 @@ END
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --data | --out | --steps | --recipes | --bar | --octet)
+    --data | --out | --steps | --recipes | --only | --bar | --octet)
       [ $# -gt 1 ] || { echo "compare_devices: $1 needs a value" >&2; exit 2; }
       printf -v "${1#--}" '%s' "$2"
       shift ;;
@@ -36,17 +39,19 @@ done
 [ -n "$data" ] || { echo "compare_devices: --data PREFIX is needed (see --help)" >&2; exit 2; }
 [ -x "$octet" ] || { echo "compare_devices: no binary $octet (run scripts/build.sh)" >&2; exit 2; }
 
-rm -rf "$out"
 mkdir -p "$out"
 train() {  # RECIPE DEVICE
+  [ ! -f "$out/$1-$2/done" ] || return 0
+  rm -rf "${out:?}/$1-$2"
   "$octet" train --config configs/models/tiny_byte.json configs/runs/quickstart.json "configs/recipes/$1.json" --data-path "$data" --run-dir "$out/$1-$2" \
     --set "run.device=$2" batch.micro=16 batch.global=32 optim.lr=5e-4 "run.steps=$steps" "log.interval=$steps" ckpt.interval=0 run.gemm_choice=heuristic >"$out/$1-$2.out" 2>&1 ||
     { echo "compare_devices: $1 on $2 failed: $(tail -n 1 "$out/$1-$2.out")" >&2; return 1; }
+  touch "$out/$1-$2/done"
 }
 for recipe in $recipes; do
-  train "$recipe" cpu
-  train "$recipe" cuda
+  for device in ${only:-cpu cuda}; do train "$recipe" "$device"; done
 done
+[ -z "$only" ] || exit 0
 
 python3 - "$out" "$bar" $recipes <<'PY'
 import json, pathlib, sys

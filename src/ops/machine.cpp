@@ -34,9 +34,11 @@ DeviceKind device_kind(const std::string& run_device) {
 
 Machine::Machine(const Options& options) : options_(options), pool_(options.threads) {
   if (options.kind != DeviceKind::cuda) return;
-  if (!options.plan_only) device_.reset(new cuda::Device(0));
-  const std::vector<cuda::DeviceInfo> present = device_ ? std::vector{device_->info()} : cuda::list_devices();
+  const std::vector<cuda::DeviceInfo> present = cuda::list_devices();
   if (!present.empty()) capability_ = present.front().capability;
+  if (options.plan_only) return;
+  if (present.empty()) throw Error(ExitCode::device, "\"cuda\", but this process has no GPU that it can use", "run.device", "set it to \"cpu\" or \"auto\"; octet doctor says why");
+  device_.reset(new cuda::Device(present.front().index));
 }
 
 std::string Machine::name() const {
