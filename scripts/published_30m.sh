@@ -87,12 +87,12 @@ fi
 one() {  # GPU NAME SEED RECIPE OPTION...
   local gpu=$1 name=$2 seed=$3 recipe=$4 dir=$out/$2-$3
   shift 4
-  [ ! -f "$dir/done" ] || return 0
+  [ "$(cat "$dir/done" 2>/dev/null)" != "$data $options $*" ] || return 0
   [ "$SECONDS" -lt "$seconds" ] || return 0
   rm -rf "$dir"
   if CUDA_VISIBLE_DEVICES=$gpu "$octet" train --config configs/models/llama_30m.json configs/runs/code_100m.json "configs/recipes/$recipe.json" --data-path "$data" --run-dir "$dir" \
     --set run.device=cuda "run.seed=$seed" run.threads=2 log.interval=1000 $options "$@" >"$dir.out" 2>&1; then
-    touch "$dir/done"
+    echo "$data $options $*" >"$dir/done"
     rm -rf "$dir/checkpoints"
     echo "$name seed $seed: $(grep validation "$dir.out" | tail -n 1)"
   else
@@ -113,4 +113,6 @@ for ((w = 0; w < workers; ++w)); do
   for ((i = w; i < ${#list[@]}; i += workers)); do one $((w % gpus)) ${list[i]}; done &
 done
 wait
-echo "finished: $(ls -d "$out"/*/done 2>/dev/null | wc -l) of ${#list[@]} runs in $SECONDS s"
+finished=$(ls -d "$out"/*/done 2>/dev/null | wc -l)
+echo "finished: $finished of ${#list[@]} runs in $SECONDS s"
+[ "$finished" -ge "${#list[@]}" ]

@@ -69,8 +69,10 @@ nlohmann::json to_json(const DeviceBench& b) {
   return {{"code_version", version}, {"device", b.device}, {"tokens", b.tokens}, {"flops_per_token", b.flops_per_token}, {"steps", steps}};
 }
 
+std::string share(double mfu) { return mfu > 0 ? fmt::format("{:.1f} %", 100 * mfu) : std::string("unknown"); }
+
 void print(const DeviceStepTiming& s) {
-  fmt::print("{}: {:.1f} ms a step (median of {}), {:.0f} tokens/s, MFU {:.1f} %, device memory {} planned, {} in use\n", s.recipe, s.median_ms, s.ms.size(), s.tokens_per_s, 100 * s.mfu,
+  fmt::print("{}: {:.1f} ms a step (median of {}), {:.0f} tokens/s, MFU {}, device memory {} planned, {} in use\n", s.recipe, s.median_ms, s.ms.size(), s.tokens_per_s, share(s.mfu),
              human_bytes(s.planned_bytes), human_bytes(s.used_bytes));
   if (!s.trace.empty()) {
     Table t({{"operation", Table::Align::left}, {"ms"}, {"times"}, {"TFLOP/s"}});
@@ -87,7 +89,7 @@ void print(const DeviceBench& b) {
   Table t({{"step", Table::Align::left}, {"median ms"}, {"min"}, {"max"}, {"tokens/s"}, {"time / first"}, {"MFU"}, {"planned"}, {"in use"}});
   for (const DeviceStepTiming& s : b.steps) {
     t.add_row({s.recipe, fmt::format("{:.1f}", s.median_ms), fmt::format("{:.1f}", s.min_ms), fmt::format("{:.1f}", s.max_ms), fmt::format("{:.0f}", s.tokens_per_s),
-               fmt::format("{:.3f}", s.median_ms / b.steps.front().median_ms), fmt::format("{:.1f} %", 100 * s.mfu), human_bytes(s.planned_bytes), human_bytes(s.used_bytes)});
+               fmt::format("{:.3f}", s.median_ms / b.steps.front().median_ms), share(s.mfu), human_bytes(s.planned_bytes), human_bytes(s.used_bytes)});
   }
   fmt::print("{}: {} tokens a step, {:.1f} GFLOP a token (model_causal)\n{}", b.device, b.tokens, b.flops_per_token * 1e-9, t.text());
 }
@@ -118,7 +120,7 @@ int run_bench(int argc, char** argv) {
                                         {"--set", FlagTakes::values},    {"--json", FlagTakes::value},    {"--trace", FlagTakes::nothing},
                                         {"--help", FlagTakes::nothing}};
   ConfigTree tree;
-  std::vector<std::string> recipes, expressions;
+  std::vector<std::string> asked, expressions;
   std::string json;
   int rounds = 7;
   bool trace = false;
@@ -130,12 +132,13 @@ int run_bench(int argc, char** argv) {
     if (g.name == "--config") {
       for (const std::string& file : g.values) tree.merge_file(file);
     }
-    if (g.name == "--recipe") recipes = g.values;
+    if (g.name == "--recipe") asked.insert(asked.end(), g.values.begin(), g.values.end());
     if (g.name == "--rounds") rounds = bench_count(g.values[0], g.name);
     if (g.name == "--trace") trace = true;
-    if (g.name == "--set") expressions = g.values;
+    if (g.name == "--set") expressions.insert(expressions.end(), g.values.begin(), g.values.end());
     if (g.name == "--json") json = g.values[0];
   }
+  std::vector<std::string> recipes = asked;
   for (const std::string& e : expressions) tree.set_expression(e);
   RunConfig config = from_json(tree.values, tree.origins);
   validate(config);

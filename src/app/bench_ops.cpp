@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "app/bench.h"
@@ -17,7 +18,7 @@
 namespace octet {
 namespace {
 
-const char* const help =
+const char* const bench_ops_help =
     "Usage: octet bench gemm|quantize|attention [--config FILE...] [--recipe NAME...] [--rounds N] [--set PATH=VALUE...] [--json OUT]\n\n"
     "Times single operators at the shapes of one micro-batch of a config's model, on the machine of run.device.\n"
     "gemm: forward, input gradient and weight gradient of each linear layer, as ratios to BF16; quantize: images of activations, alone and\n"
@@ -55,8 +56,7 @@ void print(const OpBench& b) {
 }
 
 // What stands in for a config: the layer shapes of Llama-3-8B.
-nlohmann::json default_config() {
-  const bool gpu = device_kind("auto") == DeviceKind::cuda;
+nlohmann::json default_config(bool gpu) {
   return {{"model", {{"vocab_size", 128256}, {"hidden_size", 4096}, {"intermediate_size", 14336}, {"num_hidden_layers", 1}, {"num_attention_heads", 32}, {"num_key_value_heads", 8},
                      {"head_dim", 128}}},
           {"data", {{"seq_len", gpu ? 8192 : 128}, {"split", "100,0,0"}, {"train", {{{"path", "synthetic"}}}}}},
@@ -71,25 +71,29 @@ int run_bench_ops(const std::string& what, int argc, char** argv) {
   const std::vector<cli::Flag> flags = {{"--config", FlagTakes::values}, {"--recipe", FlagTakes::values}, {"--rounds", FlagTakes::value}, {"--set", FlagTakes::values},
                                         {"--json", FlagTakes::value},    {"--help", FlagTakes::nothing}};
   ConfigTree tree;
-  std::vector<std::string> recipes{"tensorwise", "delayed", "rowwise", "blockwise"}, expressions;
+  std::vector<std::string> asked, expressions;
   std::string json;
   int rounds = 7;
   bool given = false;
   for (const cli::Given& g : cli::split_flags(argc - 1, argv + 1, flags)) {
     if (g.name == "--help") {
-      fmt::print("{}", help);
+      fmt::print("{}", bench_ops_help);
       return 0;
     }
     if (g.name == "--config") {
       for (const std::string& file : g.values) tree.merge_file(file);
       given = true;
     }
-    if (g.name == "--recipe") recipes = g.values;
+    if (g.name == "--recipe") asked.insert(asked.end(), g.values.begin(), g.values.end());
     if (g.name == "--rounds") rounds = bench_count(g.values[0], g.name);
-    if (g.name == "--set") expressions = g.values;
+    if (g.name == "--set") expressions.insert(expressions.end(), g.values.begin(), g.values.end());
     if (g.name == "--json") json = g.values[0];
   }
-  if (!given) tree.values = default_config();
+  const std::vector<std::string> recipes = asked.empty() ? std::vector<std::string>{"tensorwise", "delayed", "rowwise", "blockwise"} : asked;
+  if (!given) {
+    const bool on_cpu = std::find(expressions.begin(), expressions.end(), "run.device=cpu") != expressions.end() || device_kind("auto") == DeviceKind::cpu;
+    tree.values = default_config(!on_cpu);
+  }
   for (const std::string& e : expressions) tree.set_expression(e);
   RunConfig config = from_json(tree.values, tree.origins);
   validate(config);

@@ -26,7 +26,7 @@
 namespace octet {
 namespace {
 
-const char* const help =
+const char* const doctor_help =
     "Usage: octet doctor [--config FILE...] [--set PATH=VALUE...]\n\n"
     "What is on this machine (versions, GPUs, processor), and which recipes it computes:\n"
     "  native     the GPU has the matrix products\n"
@@ -275,7 +275,7 @@ int run_doctor(int argc, char** argv) {
   std::vector<std::string> expressions;
   for (const cli::Given& g : cli::split_flags(argc, argv, flags)) {
     if (g.name == "--help") {
-      fmt::print("{}", help);
+      fmt::print("{}", doctor_help);
       return 0;
     }
     if (g.name == "--config") {

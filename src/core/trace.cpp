@@ -56,7 +56,12 @@ size_t Tracer::begin(std::string_view place, std::string_view phase, TraceCost c
 }
 
 void Tracer::end(size_t span) {
-  if (hooks_.settle) hooks_.settle();
+  if (hooks_.settle) {
+    try {
+      hooks_.settle();
+    } catch (...) {   // from a destructor nothing may be thrown; the device reports its fault again at the next call
+    }
+  }
   const int64_t ended = now_ns();
   if (span < max_spans_) {
     const std::lock_guard lock(mutex_);

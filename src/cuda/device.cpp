@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "cuda/launch.h"
+#include "recipe/hardware.h"
 
 namespace octet::cuda {
 namespace {
@@ -43,7 +44,10 @@ std::vector<DeviceInfo> list_devices() {
   int n = 0;
   if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
   std::vector<DeviceInfo> devices;
-  for (int i = 0; i < n; ++i) devices.push_back(describe(i));
+  for (int i = 0; i < n; ++i) {
+    DeviceInfo d = describe(i);
+    if (compiled_for(OCTET_CUDA_ARCHS, d.capability)) devices.push_back(std::move(d));
+  }
   return devices;
 }
 

@@ -26,7 +26,7 @@ struct DeviceInfo {
   size_t memory_bytes = 0;
 };
 
-// Devices that this process can use; none also without a driver. Makes no context.
+// Devices that this process can use and that octet's kernels were compiled for; none also without a driver. Makes no context.
 std::vector<DeviceInfo> list_devices();
 
 class Device {

@@ -91,7 +91,11 @@ void Machine::synchronize() {
   if (device_) device_->synchronize();
 }
 
-int Machine::tune_products(void* memory, size_t bytes) { return device_ ? device_->gemm_plans().tune(memory, bytes) : 0; }
+ProductTiming Machine::tune_products(void* memory, size_t bytes) {
+  if (!device_) return {};
+  const auto [timed, too_large] = device_->gemm_plans().tune(memory, bytes);
+  return {timed, too_large};
+}
 std::string Machine::product_library() const { return device_ ? fmt::format("cuBLASLt {}", cuda::GemmPlans::library_version()) : std::string(); }
 ProductChoices Machine::product_choices() const { return device_ ? device_->gemm_plans().choices() : ProductChoices(); }
 void Machine::choose_products(const ProductChoices& choices) {
@@ -120,7 +124,7 @@ Ctx Machine::context(Arena& scratch) { return Ctx(pool_, scratch, options_.math)
 void Machine::copy_in(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void Machine::copy_out(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void Machine::synchronize() {}
-int Machine::tune_products(void*, size_t) { return 0; }
+ProductTiming Machine::tune_products(void*, size_t) { return {}; }
 std::string Machine::product_library() const { return {}; }
 ProductChoices Machine::product_choices() const { return {}; }
 void Machine::choose_products(const ProductChoices&) {}
@@ -134,6 +138,7 @@ void Machine::write(const Tensor& t, const std::function<void(const Tensor&)>& f
   std::vector<std::byte> staging(t.bytes());
   fill({staging.data(), t.dtype, t.shape});
   copy_in(t.data, staging.data(), staging.size());
+  synchronize();   // the staging buffer ends here, and a device may read it late
 }
 
 void Machine::read(const Tensor& t, const std::function<void(const Tensor&)>& use) {

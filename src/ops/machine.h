@@ -19,6 +19,10 @@ namespace octet {
 
 // The algorithm of each matrix product by its description, as cuBLASLt's opaque words: what a run stores so that it multiplies alike when it goes on.
 using ProductChoices = std::map<std::string, std::array<uint64_t, 8>>;
+struct ProductTiming {
+  int timed = 0;
+  int too_large = 0;   // for the memory that was lent: these take the library's first suggestion
+};
 
 // "cpu", "cuda" or "auto": a GPU where there is one that this program can use.
 DeviceKind device_kind(const std::string& run_device);
@@ -63,9 +67,10 @@ class Machine {
   void write(const Tensor& t, const std::function<void(const Tensor&)>& fill);
   void read(const Tensor& t, const std::function<void(const Tensor&)>& use);
 
-  // cuBLASLt's algorithms by product. Every product made so far is timed, unless the choice for it was given before it was first made; `memory` is overwritten.
+  // cuBLASLt's algorithms by product. Every product made so far is timed once, unless the choice for it was given before it was first made or it does not
+  // fit into `memory`, which is overwritten.
   // Nothing to choose on a CPU.
-  int tune_products(void* memory, size_t bytes);
+  ProductTiming tune_products(void* memory, size_t bytes);
   std::string product_library() const;    // "cuBLASLt 130100"; empty on a CPU
   ProductChoices product_choices() const;
   void choose_products(const ProductChoices& choices);

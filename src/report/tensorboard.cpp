@@ -194,7 +194,7 @@ void TensorBoard::both(int64_t step, int64_t samples, const std::string& tag, do
   samples_->scalar(samples, tag + " vs samples", value);
 }
 
-void TensorBoard::train(const TrainRecord& r, double mfu, std::optional<double> z_loss) {
+void TensorBoard::train(const TrainRecord& r, std::optional<double> mfu, std::optional<double> z_loss) {
   if (!options_.megatron_names) {
     steps_.scalar(r.step, "train/loss", r.loss);
     steps_.scalar(r.step, "train/grad_norm", r.grad_norm);
@@ -202,7 +202,7 @@ void TensorBoard::train(const TrainRecord& r, double mfu, std::optional<double> 
     if (z_loss) steps_.scalar(r.step, "train/z_loss", *z_loss);
     steps_.scalar(r.step, "perf/tokens_per_s", r.tokens_per_s);
     steps_.scalar(r.step, "perf/step_ms", r.step_ms);
-    steps_.scalar(r.step, "perf/mfu", mfu);
+    if (mfu) steps_.scalar(r.step, "perf/mfu", *mfu);
     return;
   }
   const int64_t samples = r.tokens / options_.seq_len;

@@ -70,7 +70,7 @@ class TensorBoard {
   // resolved_config: JSON text, shown as the text `config`. Throws Error(checkpoint).
   TensorBoard(const std::filesystem::path& run_dir, TensorBoardOptions options, const std::string& resolved_config);
 
-  void train(const TrainRecord& record, double mfu, std::optional<double> z_loss = std::nullopt);
+  void train(const TrainRecord& record, std::optional<double> mfu, std::optional<double> z_loss = std::nullopt);
   // loss: of the first set; sets: name and loss of each named one.
   void valid(int64_t step, int64_t tokens, double loss, std::span<const std::pair<std::string, double>> sets = {});
   // fp8/<role>/...: the worst site of each role, non-finite elements summed. Same names in both modes.

@@ -1,8 +1,8 @@
 #include "train/bench_device.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "config/config_io.h"
 #include "config/model_size.h"
 #include "train/bench_step.h"
 #include "train/engine.h"
@@ -10,14 +10,12 @@
 namespace octet {
 namespace {
 
-double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& batch, int rounds, bool trace) {
   constexpr int warm_up = 2;
   DeviceStepTiming t;
   t.recipe = config.precision.recipe;
   Engine engine(config);
-  t.timed_products = engine.prepare_products({});
+  t.timed_products = engine.prepare_products({}).timed;
   t.planned_bytes = engine.memory().total();
   for (int s = 0; s < warm_up + rounds; ++s) {
     const double begin = now_ms();
@@ -54,6 +52,7 @@ DeviceBench bench_step_on_device(const RunConfig& config, const std::vector<std:
   for (const std::string& recipe : recipes) {
     RunConfig c = config;
     c.precision.recipe = recipe;
+    validate(c);
     bench.steps.push_back(time_recipe(c, batch, rounds, trace));
     progress(bench.steps.back());
   }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "config/config_io.h"
 #include "config/model_size.h"
 #include "core/philox.h"
 #include "cpu/threaded_sgemm.h"
@@ -11,8 +12,6 @@
 
 namespace octet {
 namespace {
-
-double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 struct Shape3 {
   int64_t m, n, k, count;
@@ -38,6 +37,8 @@ std::vector<Shape3> gemm_shapes(const RunConfig& c) {
 }
 
 }  // namespace
+
+double now_ms() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
@@ -79,6 +80,7 @@ StepBench bench_step(const RunConfig& config, const std::vector<std::string>& re
     const bool stats = name.ends_with(with_statistics);
     c.precision.recipe = stats ? name.substr(0, name.size() - with_statistics.size()) : name;
     c.log.stats_interval = stats ? 1 : 0;
+    validate(c);
     engines.push_back(std::make_unique<Engine>(c));
     bench.steps.push_back({name, {}, 0, 0, 0, 0});
   }

@@ -25,6 +25,8 @@ struct StepBench {
   std::vector<StepTiming> steps;    // bf16 first
 };
 
+// Milliseconds of a clock that only goes forward.
+double now_ms();
 double median(std::vector<double> v);
 // A step's worth of random tokens, a function of the seed; every token has a label.
 data::StepBatch random_batch(const RunConfig& config);

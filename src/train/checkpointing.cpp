@@ -101,6 +101,9 @@ std::vector<SourceState> read_sources(const Checkpoint& c) {
   return sources;
 }
 
+// Where a run computes, as far as that decides its last digits.
+std::string device_of(Machine& machine) { return machine.kind() == DeviceKind::cpu ? "CPU" : machine.name(); }
+
 // The algorithms of the products, as texts: 64-bit words in hexadecimal. Null where there is nothing to choose.
 nlohmann::json products_json(Machine& machine) {
   const ProductChoices choices = machine.product_choices();
@@ -146,6 +149,7 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int
                           {"skipped_steps", s.skipped_steps},
                           {"nonfinite_elements", s.nonfinite_elements},
                           {"quantized_elements", quantized},
+                          {"device", device_of(engine.machine())},
                           {"config", resolved}};
   if (const nlohmann::json products = products_json(engine.machine()); !products.is_null()) state["products"] = products;
   if (quant.has_state()) {
@@ -199,8 +203,8 @@ ProductChoices saved_products(const Checkpoint& c, Machine& machine, std::vector
   const auto products = state_value<nlohmann::json>(c.state(), "products", c.path());
   const auto device = state_value<std::string>(products, "device", c.path()), library = state_value<std::string>(products, "library", c.path());
   if (device != machine.name() || library != machine.product_library()) {
-    notes.push_back(fmt::format("the run multiplied with algorithms of {} on {}, this is {} on {}: they are chosen anew, and losses may differ in their last digits", printable(library),
-                                printable(device), machine.product_library(), machine.name()));
+    notes.push_back(fmt::format("the run multiplied with algorithms of {} on {}, which are not those of {} on {}: they are chosen anew", printable(library), printable(device),
+                                machine.product_library(), machine.name()));
     return {};
   }
   ProductChoices choices;
@@ -228,6 +232,10 @@ std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
   for (const auto& p : engine.model().params()) {
     write_moment(engine.machine(), p->exp_avg, [&](float* m) { read_logical(c, "optimizer", "exp_avg/" + p->name, *p, m); });
     write_moment(engine.machine(), p->exp_avg_sq, [&](float* v) { read_logical(c, "optimizer", "exp_avg_sq/" + p->name, *p, v); });
+  }
+  const auto device = optional_value<std::string>(c.state(), "device", c.path());
+  if (device && *device != device_of(engine.machine())) {
+    notes.push_back(fmt::format("the checkpoint was made on {}, this run goes on on {}: losses may differ in their last digits", printable(*device), device_of(engine.machine())));
   }
   engine.set_updates(state_value<int64_t>(c.state(), "optimizer_updates", c.path()));
   QuantRegistry& quant = engine.quant();

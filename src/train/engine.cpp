@@ -121,7 +121,20 @@ void Engine::weights_loaded(int64_t next_step) {
   model_->refresh_weights(ctx, quant_);
 }
 
-TokenBatch Engine::upload(const data::MicroBatch& b) {
+TokenBatch Engine::upload(const data::MicroBatch& given) {
+  // A GPU takes whole micro-batches only: the last one of a validation set may be shorter, and would make products that nothing has planned. Rows without loss
+  // fill it up.
+  data::MicroBatch filled;
+  const auto whole = static_cast<size_t>(config_.batch.micro * config_.data.seq_len);
+  const bool is_short = machine_.kind() == DeviceKind::cuda && given.tokens.size() < whole;
+  if (is_short) {
+    filled = given;
+    filled.tokens.resize(whole, 0);
+    filled.labels.resize(whole, -1);
+    filled.document_start.resize(whole, 0);
+    for (size_t i = filled.positions.size(); i < whole; ++i) filled.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(given.seq_len)));
+  }
+  const data::MicroBatch& b = is_short ? filled : given;
   const std::vector<int32_t>* host[4] = {&b.tokens, &b.labels, &b.positions, &b.document_start};
   Tensor t[4];
   for (size_t i = 0; i < 4; ++i) {
@@ -130,11 +143,12 @@ TokenBatch Engine::upload(const data::MicroBatch& b) {
     machine_.copy_in(ids_[i].data, t[i].data, t[i].bytes());
     t[i].data = ids_[i].data;
   }
+  if (is_short) machine_.synchronize();   // `filled` ends here
   return {b.seq_len, t[0], t[1], t[2], config_.data.document_mask ? t[3] : Tensor{}};
 }
 
-int Engine::prepare_products(const ProductChoices& choices) {
-  if (machine_.kind() == DeviceKind::cpu) return 0;
+ProductTiming Engine::prepare_products(const ProductChoices& choices) {
+  if (machine_.kind() == DeviceKind::cpu) return {};
   machine_.choose_products(choices);
   data::MicroBatch batch;
   batch.seq_len = config_.data.seq_len;
@@ -145,11 +159,17 @@ int Engine::prepare_products(const ProductChoices& choices) {
   const TokenBatch tokens = upload(batch);
   // What they compute goes nowhere: every step begins by clearing gradients and sums.
   model_->train_micro_batch(pass, tokens, 1.0f);
+  if (config_.batch.global > config_.batch.micro) {   // later micro-batches add to the weight gradients: other products
+    pass.micro_batch = 1;
+    model_->train_micro_batch(pass, tokens, 1.0f);
+  }
   if (config_.eval.interval > 0) model_->evaluate(pass, tokens);
-  if (config_.run.gemm_choice != "timed") return 0;
-  Arena::Scope scope(activations_);
-  const size_t bytes = activations_.capacity_bytes();
-  return machine_.tune_products(activations_.alloc(Dtype::u8, {static_cast<int64_t>(bytes)}).data, bytes);
+  machine_.synchronize();   // the tokens are this function's own
+  if (config_.run.gemm_choice != "timed") return {};
+  Arena& larger = activations_.capacity_bytes() > scratch_.capacity_bytes() ? activations_ : scratch_;
+  Arena::Scope scope(larger);
+  const size_t bytes = larger.capacity_bytes();
+  return machine_.tune_products(larger.alloc(Dtype::u8, {static_cast<int64_t>(bytes)}).data, bytes);
 }
 
 void Engine::update(Ctx& ctx, int64_t step) {
@@ -207,7 +227,7 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
   update(ctx, step);
 
   const StepScalars s = [&] {
-    Span span(tracer_, "wait for the device", "");
+    Span span(machine_.kind() == DeviceKind::cuda ? tracer_ : nullptr, "wait for the device", "");
     return read_scalars();
   }();
   for (const QuantRegistry::Mirror& m : quant_.from_device()) machine_.copy_out(m.host, m.device, m.bytes);

@@ -64,8 +64,8 @@ class Engine {
   void set_tracer(Tracer* tracer) { tracer_ = tracer; }
 
   // Before the first step on a GPU: makes every product of a step and of validation once, with the given algorithms where there are such, and times the
-  // others' candidates (run.gemm_choice). Returns how many were timed. Without this call products take cuBLASLt's first suggestion.
-  int prepare_products(const ProductChoices& choices);
+  // others' candidates (run.gemm_choice). Without this call products take cuBLASLt's first suggestion.
+  ProductTiming prepare_products(const ProductChoices& choices);
 
   // Runs optimizer step `step` (from 0). dump: collects this step's tensors, or null.
   StepResult step(const data::StepBatch& batch, int64_t step, Dump* dump = nullptr);

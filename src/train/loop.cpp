@@ -122,8 +122,10 @@ void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double
   record.tokens_per_s = tokens / seconds;
   record.step_ms = seconds * 1e3;
   record.skipped = r.skipped;
-  const double mfu = peak_flops_ > 0 ? flops_per_token_ * record.tokens_per_s / peak_flops_ : 0.0;
-  nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"mfu_causal", mfu}, {"data_ms", data_seconds * 1e3}, {"sample_hash", fmt::format("{:016x}", data::sample_hash(batch))}};
+  std::optional<double> mfu;   // unknown on a GPU whose peak is
+  if (peak_flops_ > 0) mfu = flops_per_token_ * record.tokens_per_s / peak_flops_;
+  nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"data_ms", data_seconds * 1e3}, {"sample_hash", fmt::format("{:016x}", data::sample_hash(batch))}};
+  if (mfu) extra["mfu_causal"] = *mfu;
   if (config_.optim.z_loss > 0) extra["z_loss"] = r.z_loss;
   if (r.skipped) extra["skipped"] = true;
   metrics_.train(record, extra);

@@ -280,9 +280,11 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   const double peak = on_cpu ? core_gflops * 1e9 * cores : engine.machine().peak_flops();
   announce(config, engine, data, start, peak, console, metrics);
   if (!on_cpu) {
-    const int timed = engine.prepare_products(start.products);
-    console.message(fmt::format("matrix products: {} timed, {} as the checkpoint has them; device memory in use: {} of {}", timed, start.products.size(),
-                                human_bytes(engine.machine().memory_use().used), human_bytes(engine.machine().memory_use().total)));
+    if (config.run.gemm_choice != "timed") start.products.clear();
+    const ProductTiming products = engine.prepare_products(start.products);
+    console.message(fmt::format("matrix products: {} timed, {} as the checkpoint has them{}; device memory in use: {} of {}", products.timed, start.products.size(),
+                                products.too_large ? fmt::format(", {} too large to be timed", products.too_large) : std::string(), human_bytes(engine.machine().memory_use().used),
+                                human_bytes(engine.machine().memory_use().total)));
   }
   return TrainLoop(config, options, resolved, engine, data, run_dir, console, metrics, start.state, peak).run();
 }

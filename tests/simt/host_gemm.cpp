@@ -2,6 +2,7 @@
 // them (problem.cpp, gemm.cpp) is the program's own.
 #include <cmath>
 
+#include "core/philox.h"
 #include "cuda/device.h"
 #include "cuda/gemm/plans.h"
 #include "numerics/formats.h"
@@ -36,11 +37,12 @@ std::vector<float> decoded(const Operand& o) {
 
 }  // namespace
 
+struct GemmPlans::Plan {};
 GemmPlans::GemmPlans(Device& device) : device_(device) {}
 GemmPlans::~GemmPlans() = default;
-struct GemmPlans::Plan {};
 
 void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
+  plans_[p];
   const std::vector<float> a = decoded(term.a), b = decoded(term.b);
   for (int64_t m = 0; m < p.m; ++m) {
     for (int64_t n = 0; n < p.n; ++n) {
@@ -57,9 +59,18 @@ void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView
   }
 }
 
-int GemmPlans::tune(void*, size_t) { return 0; }
-std::map<std::string, GemmPlans::Algorithm> GemmPlans::choices() const { return {}; }
-void GemmPlans::choose(const std::map<std::string, Algorithm>&) {}
+// No algorithms to choose from: the words of a product are those it was given, or a function of its name, so that their way through checkpoints can be tested.
+std::pair<int, int> GemmPlans::tune(void*, size_t) { return {static_cast<int>(plans_.size()), 0}; }
+std::map<std::string, GemmPlans::Algorithm> GemmPlans::choices() const {
+  std::map<std::string, Algorithm> out;
+  for (const auto& [p, plan] : plans_) {
+    const std::string key = describe(p);
+    const auto wanted = wanted_.find(key);
+    out[key] = wanted != wanted_.end() ? wanted->second : Algorithm{fnv1a64(key), ~uint64_t{0}, 0, 1, 2, 3, 4, 5};
+  }
+  return out;
+}
+void GemmPlans::choose(const std::map<std::string, Algorithm>& choices) { wanted_ = choices; }
 size_t GemmPlans::library_version() { return 0; }
 
 void Device::Release::operator()(GemmPlans* p) const { delete p; }

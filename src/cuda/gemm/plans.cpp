@@ -48,6 +48,7 @@ struct GemmPlans::Plan {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;   // cuBLASLt's A is our b
   std::vector<cublasLtMatmulAlgo_t> candidates;
   size_t chosen = 0;
+  bool timed = false;
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -140,7 +141,7 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmProblem& p) {
       const cublasStatus_t taken = cublasLtMatmulAlgoCheck(static_cast<cublasLtHandle_t>(handle_), plan->operation, plan->a, plan->b, plan->d, plan->d, &algorithm, &result);
       if (taken != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) {
         throw Error(ExitCode::device, fmt::format("the stored algorithm of the product {} is none of cuBLASLt {}", describe(p), cublasLtGetVersion()), "gemm",
-                    "resume with the CUDA toolkit that the run began with, or let it choose anew");
+                    "resume with the CUDA toolkit that the run began with, or drop the stored choices with run.gemm_choice heuristic");
       }
       plan->candidates.assign(1, algorithm);
     }
@@ -168,17 +169,21 @@ void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView
   execute(plan, plan.chosen, term, out, bias);
 }
 
-int GemmPlans::tune(void* memory, size_t bytes) {
+std::pair<int, int> GemmPlans::tune(void* memory, size_t bytes) {
   cudaEvent_t begin = nullptr, end = nullptr;
   cuda::check(cudaEventCreate(&begin), "make an event");
   cuda::check(cudaEventCreate(&end), "make an event");
-  int timed = 0;
+  int timed = 0, too_large = 0;
   for (auto& [p, plan] : plans_) {
     const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
     const auto extent = [&](int64_t rows, int64_t ld, bool transposed, Dtype d) { return aligned(static_cast<size_t>((transposed ? p.k : rows) * ld) * size_bytes(d)); };
     const size_t a = extent(p.m, p.lda, p.transposed_a, p.a), b = extent(p.n, p.ldb, p.transposed_b, p.b), d = aligned(static_cast<size_t>(p.m * p.ldd) * size_bytes(p.out));
     const size_t scales = aligned(static_cast<size_t>((p.m + p.n + 512) * (p.k / 128 + 4)) * sizeof(float));
-    if (plan->candidates.size() < 2 || a + b + d + scales > bytes) continue;
+    if (plan->candidates.size() < 2 || plan->timed) continue;
+    if (a + b + d + scales > bytes) {
+      ++too_large;
+      continue;
+    }
     auto* at = static_cast<char*>(memory);
     // 0x3A3A is a normal number in every format, scales included: no zeros, which would run faster than data does.
     cuda::check(cudaMemsetAsync(at, 0x3A, a + b + d + scales, device_.stream()), "fill operands");
@@ -209,11 +214,12 @@ int GemmPlans::tune(void* memory, size_t bytes) {
         plan->chosen = candidate;
       }
     }
+    plan->timed = true;
     ++timed;
   }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  return timed;
+  return {timed, too_large};
 }
 
 std::map<std::string, GemmPlans::Algorithm> GemmPlans::choices() const {

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/gemm.h"
@@ -52,8 +53,8 @@ class GemmPlans {
   void run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias);
 
   // Times the candidates of every plan made so far and keeps the fastest, using `memory` for operands and result; a product that does not fit keeps its
-  // first candidate. Outside the step. Returns how many were timed.
-  int tune(void* memory, size_t bytes);
+  // first candidate; one that was timed is not timed again. Outside the step. Returns how many were timed and how many did not fit.
+  std::pair<int, int> tune(void* memory, size_t bytes);
   // The algorithm in use by product, as cuBLASLt's opaque words: stored with a run, so that a resumed run multiplies alike. choose() comes before the first
   // product; words that this cuBLASLt does not take are an Error(device) when the product is first made.
   using Algorithm = std::array<uint64_t, 8>;

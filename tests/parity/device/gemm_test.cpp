@@ -180,7 +180,7 @@ TEST_F(Products, tuning_keeps_a_choice_that_can_be_stored) {
   const Pair a = operand("a", QuantSpec{}, 512, 256, false), b = operand("b", QuantSpec{}, 512, 256, false);
   const double before = error({{a, b}}, 512, 512, Dtype::f32, 0.0f, Accumulate::accurate);
   Arena memory(size_t{64} << 20, rig_.device().memory(), false);
-  EXPECT_GE(plans.tune(memory.alloc(Dtype::u8, {int64_t{60} << 20}).data, size_t{60} << 20), 1);
+  EXPECT_GE(plans.tune(memory.alloc(Dtype::u8, {int64_t{60} << 20}).data, size_t{60} << 20).first, 1);
   EXPECT_LT(before, 1e-4);
   EXPECT_LT(error({{a, b}}, 512, 512, Dtype::f32, 0.0f, Accumulate::accurate), 1e-4);
   const auto choices = plans.choices();

@@ -251,7 +251,7 @@ TEST(adamw, a_skipped_step_touches_nothing) {
 }
 
 TEST(adamw, the_step_is_decided_by_loss_norm_and_counts) {
-  constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double infinite = std::numeric_limits<double>::infinity(), undefined = std::numeric_limits<double>::quiet_NaN();
   Machine machine;
   const auto decide = [&](double loss, std::vector<double> squares, std::vector<int64_t> nonfinite, double clip) {
     StepOutcome o{};
@@ -264,10 +264,10 @@ TEST(adamw, the_step_is_decided_by_loss_norm_and_counts) {
   EXPECT_EQ(plain.control.skip, 0);
   EXPECT_EQ(decide(5.0, {9.0, 16.0}, {}, 0.0).control.grad_scale, 1.0f) << "no clipping";
   EXPECT_EQ(decide(5.0, {0.09, 0.16}, {}, 1.0).control.grad_scale, 1.0f) << "below the limit";
-  EXPECT_EQ(decide(nan, {1.0}, {0}, 1.0).control.skip, 1);
-  EXPECT_EQ(decide(inf, {1.0}, {0}, 1.0).control.skip, 1);
-  EXPECT_EQ(decide(1.0, {1.0, nan}, {0}, 1.0).control.skip, 1);
-  EXPECT_EQ(decide(1.0, {inf, 1.0}, {0}, 1.0).control.skip, 1);
+  EXPECT_EQ(decide(undefined, {1.0}, {0}, 1.0).control.skip, 1);
+  EXPECT_EQ(decide(infinite, {1.0}, {0}, 1.0).control.skip, 1);
+  EXPECT_EQ(decide(1.0, {1.0, undefined}, {0}, 1.0).control.skip, 1);
+  EXPECT_EQ(decide(1.0, {infinite, 1.0}, {0}, 1.0).control.skip, 1);
   const StepOutcome counted = decide(1.0, {1.0}, {0, 2, 5}, 1.0);
   EXPECT_EQ(counted.control.skip, 1);
   EXPECT_EQ(counted.nonfinite, 7);

@@ -210,6 +210,39 @@ TEST(Engine, PolicyDecidesWhichModulesAreQuantized) {
   EXPECT_TRUE(none.quant().totals().empty());
 }
 
+// The head makes its logits in chunks of tokens; a dump of it wants them all at once. Losses and gradients are the same, also of a tied weight, which the head
+// writes first and the embedding adds to.
+TEST(Engine, ChunksOfLogitsDoNotChangeGradients) {
+  for (const bool tied : {false, true}) {
+    RunConfig c = small_config("fp32");
+    c.model.vocab_size = c.model.vocab_pad_multiple * 1024;   // 2^15: a chunk has 2^24 / 2^15 = 512 rows
+    c.model.num_hidden_layers = 1;
+    c.model.hidden_size = 32;
+    c.model.tie_word_embeddings = tied;
+    c.data.seq_len = 320;                                     // two samples of it: chunks of 512 and 128
+    c.batch.global = 4;                                       // two micro-batches: written, then added to
+    c.precision.head = "bf16";
+    c.eval.interval = 0;
+    c.model.max_position_embeddings = 0;
+    validate(c);
+    Engine chunked(c, Engine::Memory::poisoned), whole(c, Engine::Memory::poisoned, "head");
+    Dump dump("head", whole.machine());
+    const data::StepBatch batch = random_step(c, 0);
+    const StepResult a = chunked.step(batch, 0), b = whole.step(batch, 0, &dump);
+    EXPECT_NEAR(a.loss, b.loss, 1e-6);
+    EXPECT_NEAR(a.grad_norm, b.grad_norm, 1e-5 * b.grad_norm);
+    for (size_t p = 0; p < chunked.model().params().size(); ++p) {
+      const Tensor &x = chunked.model().params()[p]->grad, &y = whole.model().params()[p]->grad;
+      double difference = 0, norm = 0;
+      for (int64_t i = 0; i < x.elements(); ++i) {
+        difference += std::pow(static_cast<double>(x.as<float>()[i]) - y.as<float>()[i], 2);
+        norm += std::pow(static_cast<double>(y.as<float>()[i]), 2);
+      }
+      EXPECT_LE(std::sqrt(difference), 1e-5 * std::sqrt(norm) + 1e-9) << chunked.model().params()[p]->name << (tied ? ", tied" : "");
+    }
+  }
+}
+
 TEST(Engine, PlanIsWhatIsUsed) {
   const RunConfig c = small_config("blockwise");
   const Engine planned(c, Engine::Memory::plan_only);
