@@ -155,7 +155,6 @@ class Config(Sandbox):
 
     def test_what_this_version_does_not_do(self):
         self.refuse("parallel.tp", parallel={"tp": 2})
-        self.refuse("run.device", run={"device": "cuda"})
 
     def test_no_run_directory(self):
         before = snapshot(self.folder)
