@@ -9,7 +9,6 @@
 #include "app/bench_ops.h"
 #include "app/cli.h"
 #include "config/config_io.h"
-#include "config/units.h"
 #include "core/file_io.h"
 #include "core/version.h"
 #include "cpu/cpu_ops.h"

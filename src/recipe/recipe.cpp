@@ -16,15 +16,6 @@ Error config_error(std::string what, std::string where, std::string fix = {}) {
 
 constexpr float bf16_max = 3.38953139e+38f;  // 0x7F7F0000
 
-QuantSpec block_spec(Dtype format, int64_t rows, int64_t cols, ScaleKind scale) {
-  QuantSpec s;
-  s.format = format;
-  s.block_rows = rows;
-  s.block_cols = cols;
-  s.scale = scale;
-  return s;
-}
-
 // The six operands of a recipe whose images all share one block shape.
 void fill(Recipe& r, const QuantSpec& x, const QuantSpec& w, const QuantSpec& dy) {
   r.x_row = r.x_col = x;
@@ -234,6 +225,15 @@ void check_static(const Recipe& r, const PrecisionConfig& p) {
 }
 
 }  // namespace
+
+QuantSpec block_spec(Dtype format, int64_t rows, int64_t cols, ScaleKind scale) {
+  QuantSpec s;
+  s.format = format;
+  s.block_rows = rows;
+  s.block_cols = cols;
+  s.scale = scale;
+  return s;
+}
 
 bool Recipe::uses(Scaling scaling) const {
   for (const QuantSpec* s : {&x_row, &x_col, &w_row, &w_col, &dy_row, &dy_col}) {

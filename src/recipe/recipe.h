@@ -48,6 +48,9 @@ struct QuantSpec {
   bool operator==(const QuantSpec&) const = default;
 };
 
+// Blocks of [rows, cols] elements of `format`, scaled by themselves, rounded to nearest.
+QuantSpec block_spec(Dtype format, int64_t rows, int64_t cols, ScaleKind scale = ScaleKind::fp32);
+
 struct Recipe {
   std::string name;
   Dtype compute = Dtype::bf16;      // activations and unquantized operands: bf16, or f32 for the recipe fp32

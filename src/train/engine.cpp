@@ -172,7 +172,7 @@ ProductTiming Engine::prepare_products(const ProductChoices& choices) {
   return machine_.tune_products(larger.alloc(Dtype::u8, {static_cast<int64_t>(bytes)}).data, bytes);
 }
 
-void Engine::update(Ctx& ctx, int64_t step) {
+void Engine::update(Ctx& ctx, double lr) {
   {
     Span span(tracer_, "gradient norm", "");
     gradient_squares(ctx, model_->params(), scalars_.squares);
@@ -180,7 +180,6 @@ void Engine::update(Ctx& ctx, int64_t step) {
     ops::decide_step(ctx, {scalars_.loss_sums, scalars_.squares, static_cast<int64_t>(model_->params().size()), first.nonfinite, quant_.sites(), config_.optim.clip_norm}, scalars_.outcome);
   }
   Span span(tracer_, "optimizer", "");
-  const double lr = learning_rate(config_.sched, config_.optim.lr, step, config_.run.steps);
   adamw_update(ctx, model_->params(), config_.optim, lr, updates_ + 1, scalars_.outcome ? &scalars_.outcome->control : nullptr);
 }
 
@@ -224,7 +223,7 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
     ++pass.micro_batch;
   }
   if (dump) model_->dump_weights(*dump, quant_);
-  update(ctx, step);
+  update(ctx, r.lr);
 
   const StepScalars s = [&] {
     Span span(machine_.kind() == DeviceKind::cuda ? tracer_ : nullptr, "wait for the device", "");

@@ -87,7 +87,7 @@ class Engine {
   Pass pass_over(Ctx& ctx) { return {ctx, quant_, activations_, scalars_.loss_sums}; }
   TokenBatch upload(const data::MicroBatch& batch);
   void push_quant_state();
-  void update(Ctx& ctx, int64_t step);
+  void update(Ctx& ctx, double lr);
 
   // What a step leaves in the memory of the device for the host to read, in one block.
   struct Scalars {

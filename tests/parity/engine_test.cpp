@@ -26,7 +26,7 @@ constexpr double loss_tolerance = 1e-3;
 
 // All extents are multiples of 16, as native FP8 products want them. The stable regime: lr 5e-4 behind a warm-up.
 RunConfig config(const std::string& recipe, const std::string& device) {
-  RunConfig c = small_config(recipe == "custom" ? "custom" : recipe);
+  RunConfig c = small_config(recipe);
   c.model.hidden_size = width;
   c.model.head_dim = 32;
   c.model.num_attention_heads = width / 32;

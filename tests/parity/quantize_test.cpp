@@ -41,12 +41,12 @@ std::vector<Spec> specs() {
       add(name + " dy", r.dy_row, r.dy_col);
     }
   }
-  add("1x64", spec_of(Dtype::e4m3, 1, 64, ScaleKind::fp32), spec_of(Dtype::e5m2, 1, 64, ScaleKind::pow2));
-  add("48x80", spec_of(Dtype::e5m2, 48, 80, ScaleKind::pow2), spec_of(Dtype::e4m3, 7, 3, ScaleKind::fp32));
-  add("1x128 e5m2", spec_of(Dtype::e5m2, 1, 128, ScaleKind::fp32), spec_of(Dtype::e5m2, 1, 128, ScaleKind::fp32));
-  add("e8m0 128", spec_of(Dtype::e4m3, 1, 128, ScaleKind::e8m0), spec_of(Dtype::e4m3, 1, 128, ScaleKind::e8m0));
-  add("tensor and rows", spec_of(Dtype::e4m3, 0, 0, ScaleKind::fp32), spec_of(Dtype::e4m3, 1, 0, ScaleKind::fp32));
-  QuantSpec stochastic = spec_of(Dtype::e4m3, 1, 128, ScaleKind::fp32);
+  add("1x64", block_spec(Dtype::e4m3, 1, 64, ScaleKind::fp32), block_spec(Dtype::e5m2, 1, 64, ScaleKind::pow2));
+  add("48x80", block_spec(Dtype::e5m2, 48, 80, ScaleKind::pow2), block_spec(Dtype::e4m3, 7, 3, ScaleKind::fp32));
+  add("1x128 e5m2", block_spec(Dtype::e5m2, 1, 128, ScaleKind::fp32), block_spec(Dtype::e5m2, 1, 128, ScaleKind::fp32));
+  add("e8m0 128", block_spec(Dtype::e4m3, 1, 128, ScaleKind::e8m0), block_spec(Dtype::e4m3, 1, 128, ScaleKind::e8m0));
+  add("tensor and rows", block_spec(Dtype::e4m3, 0, 0, ScaleKind::fp32), block_spec(Dtype::e4m3, 1, 0, ScaleKind::fp32));
+  QuantSpec stochastic = block_spec(Dtype::e4m3, 1, 128, ScaleKind::fp32);
   stochastic.rounding = Rounding::stochastic;
   add("stochastic", stochastic, stochastic);
   return out;

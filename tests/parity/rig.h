@@ -69,15 +69,6 @@ inline Host normal(const std::string& name, Dtype dtype, Shape shape, double sca
   return h;
 }
 
-inline QuantSpec spec_of(Dtype format, int64_t block_rows, int64_t block_cols, ScaleKind scale = ScaleKind::fp32) {
-  QuantSpec s;
-  s.format = format;
-  s.block_rows = block_rows;
-  s.block_cols = block_cols;
-  s.scale = scale;
-  return s;
-}
-
 class Rig {
  public:
   explicit Rig(size_t device_bytes = size_t{64} << 20);

@@ -84,7 +84,7 @@ class Both {
 
 std::string label(const std::string& what, Dtype dtype, int64_t rows, int64_t cols) { return what + " " + std::string(name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols); }
 
-QuantSpec blocks_1x128() { return spec_of(Dtype::e4m3, 1, 128); }
+QuantSpec blocks_1x128() { return block_spec(Dtype::e4m3, 1, 128); }
 
 TEST(rmsnorm, forward) {
   Rig rig;

@@ -80,8 +80,8 @@ struct Mode {
 
 std::vector<Mode> modes() {
   const QuantSpec plain;
-  const auto e4 = [](int64_t r, int64_t c) { return spec_of(Dtype::e4m3, r, c); };
-  const auto e5 = [](int64_t r, int64_t c) { return spec_of(Dtype::e5m2, r, c); };
+  const auto e4 = [](int64_t r, int64_t c) { return block_spec(Dtype::e4m3, r, c); };
+  const auto e5 = [](int64_t r, int64_t c) { return block_spec(Dtype::e5m2, r, c); };
   return {{"bf16", plain, plain},
           {"tensor e4m3", e4(0, 0), e4(0, 0)},
           {"tensor e5m2 by e4m3", e5(0, 0), e4(0, 0)},
@@ -132,7 +132,7 @@ TEST_F(Products, several_terms_are_rounded_once) {
 }
 
 TEST_F(Products, emulated_modes) {
-  const auto mx = spec_of(Dtype::e4m3, 1, 32, ScaleKind::e8m0), fp4 = spec_of(Dtype::e2m1, 1, 16, ScaleKind::ue4m3), fp6 = spec_of(Dtype::e3m2, 1, 32, ScaleKind::e8m0);
+  const auto mx = block_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0), fp4 = block_spec(Dtype::e2m1, 1, 16, ScaleKind::ue4m3), fp6 = block_spec(Dtype::e3m2, 1, 32, ScaleKind::e8m0);
   for (const QuantSpec& spec : {mx, fp4, fp6}) {
     const Pair a = operand("a", spec, 256, 384, false), b = operand("b", spec, 128, 384, true);
     const MatrixView shape(Tensor{nullptr, Dtype::f32, {256, 128}});
@@ -145,7 +145,7 @@ TEST_F(Products, emulated_modes) {
 
 // Extents that FP8 has not, and a square image read the other way round, as the CPU backend does.
 TEST_F(Products, impossible_ones_are_refused) {
-  const QuantSpec line = spec_of(Dtype::e4m3, 1, 128), square = spec_of(Dtype::e4m3, 128, 128);
+  const QuantSpec line = block_spec(Dtype::e4m3, 1, 128), square = block_spec(Dtype::e4m3, 128, 128);
   const auto refusal = [&](const GemmTerm& term, int64_t m, int64_t n) -> std::string {
     const Tensor out = rig_.upload(Host(Dtype::bf16, {m, n}, 0));
     try {

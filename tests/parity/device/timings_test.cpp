@@ -93,7 +93,7 @@ TEST_F(Timings, memory_bound) {
     const char* name;
     QuantSpec row, col;
   };
-  const QuantSpec line = spec_of(Dtype::e4m3, 1, 128), square = spec_of(Dtype::e4m3, 128, 128), tensor = spec_of(Dtype::e4m3, 0, 0), row = spec_of(Dtype::e4m3, 1, 0);
+  const QuantSpec line = block_spec(Dtype::e4m3, 1, 128), square = block_spec(Dtype::e4m3, 128, 128), tensor = block_spec(Dtype::e4m3, 0, 0), row = block_spec(Dtype::e4m3, 1, 0);
   QuantSpec delayed = tensor;
   delayed.scaling = Scaling::delayed;
   const Tensor stored = random(Dtype::f32, {1});
@@ -162,7 +162,7 @@ TEST_F(Timings, products) {
     const char* name;
     int64_t n, k;
   };
-  const QuantSpec line = spec_of(Dtype::e4m3, 1, 128), square = spec_of(Dtype::e4m3, 128, 128), tensor = spec_of(Dtype::e4m3, 0, 0), row = spec_of(Dtype::e4m3, 1, 0);
+  const QuantSpec line = block_spec(Dtype::e4m3, 1, 128), square = block_spec(Dtype::e4m3, 128, 128), tensor = block_spec(Dtype::e4m3, 0, 0), row = block_spec(Dtype::e4m3, 1, 0);
   for (const Product& p : {Product{"qkv", 6144, 4096}, {"gate+up", 28672, 4096}, {"down", 4096, 14336}}) {
     Arena::Scope scope(memory_);
     const Tensor x = random(Dtype::bf16, {tokens, p.k}), w = random(Dtype::bf16, {p.n, p.k}), y = blank(Dtype::bf16, {tokens, p.n});

@@ -78,7 +78,7 @@ TEST(swiglu, backward) {
 }
 
 TEST(swiglu, images_are_made_from_the_rounded_output) {
-  const QuantSpec spec = make_spec(Dtype::e4m3, 1, 128, ScaleKind::pow2);
+  const QuantSpec spec = block_spec(Dtype::e4m3, 1, 128, ScaleKind::pow2);
   for (bool wants_y : {false, true}) {
     Buffer gate_up = normal("gate_up", Dtype::bf16, {40, 400});
     Image row(spec, 40, 200, false), col(spec, 40, 200, true);

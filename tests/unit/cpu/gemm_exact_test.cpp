@@ -54,8 +54,8 @@ TEST(gemm_exact, per_tensor_scales) {
     for (bool transposed : {false, true}) {
       Machine machine;
       Buffer x = normal("x", Dtype::bf16, transposed ? Shape{k, small_m} : Shape{small_m, k}), w = normal("w", Dtype::bf16, {small_n, k}, 0.1);
-      Image a = quantized(machine.ctx, x.tensor(), make_spec(Dtype::e5m2, 0, 0), transposed),
-            b = quantized(machine.ctx, w.tensor(), make_spec(Dtype::e4m3, 0, 0), false);
+      Image a = quantized(machine.ctx, x.tensor(), block_spec(Dtype::e5m2, 0, 0), transposed),
+            b = quantized(machine.ctx, w.tensor(), block_spec(Dtype::e4m3, 0, 0), false);
       const Buffer fast = exact_product(a, b, Accumulate::fast), accurate = exact_product(a, b, Accumulate::accurate);
       for (int64_t i = 0; i < small_m; ++i) {
         for (int64_t j = 0; j < small_n; ++j) {
@@ -77,7 +77,7 @@ TEST(gemm_exact, powers_of_two_commute_with_promotion) {
   Machine machine;
   const int64_t k = 512;
   Buffer x = normal("x", Dtype::bf16, {small_m, k}), w = normal("w", Dtype::bf16, {small_n, k}, 0.1);
-  const QuantSpec s = make_spec(Dtype::e4m3, 0, 0, ScaleKind::pow2);
+  const QuantSpec s = block_spec(Dtype::e4m3, 0, 0, ScaleKind::pow2);
   Image a = quantized(machine.ctx, x.tensor(), s, false), b = quantized(machine.ctx, w.tensor(), s, false);
   const Buffer out = exact_product(a, b, Accumulate::accurate);
   for (int64_t i = 0; i < small_m; ++i) {
@@ -101,8 +101,8 @@ TEST(gemm_exact, block_scales_cut_the_chain_in_both_modes) {
   const int64_t k = 128 * 3 + 40;
   Buffer x = graded("x", small_m, k, 128), w = graded("w", small_n, k, 128);
   for (ScaleKind kind : {ScaleKind::fp32, ScaleKind::pow2}) {
-    Image a = quantized(machine.ctx, x.tensor(), make_spec(Dtype::e4m3, 1, 128, kind), false),
-          b = quantized(machine.ctx, w.tensor(), make_spec(Dtype::e4m3, 128, 128, kind), false);
+    Image a = quantized(machine.ctx, x.tensor(), block_spec(Dtype::e4m3, 1, 128, kind), false),
+          b = quantized(machine.ctx, w.tensor(), block_spec(Dtype::e4m3, 128, 128, kind), false);
     const Buffer fast = exact_product(a, b, Accumulate::fast), accurate = exact_product(a, b, Accumulate::accurate);
     EXPECT_EQ(fast.bytes(), accurate.bytes());  // blocks of 128 are promoted anyway
     for (int64_t i = 0; i < small_m; ++i) {
@@ -118,8 +118,8 @@ TEST(gemm_exact, short_blocks_cut_at_every_change_of_scale) {
   Machine machine;
   const int64_t k = 160;
   Buffer x = graded("x", small_m, k, 32), w = graded("w", small_n, k, 80);
-  Image a = quantized(machine.ctx, x.tensor(), make_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0), false);
-  Image b = quantized(machine.ctx, w.tensor(), make_spec(Dtype::e4m3, 1, 80), false);
+  Image a = quantized(machine.ctx, x.tensor(), block_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0), false);
+  Image b = quantized(machine.ctx, w.tensor(), block_spec(Dtype::e4m3, 1, 80), false);
   const Buffer out = exact_product(a, b, Accumulate::accurate);
   for (int64_t i = 0; i < small_m; ++i) {
     for (int64_t j = 0; j < small_n; ++j) {
@@ -135,7 +135,7 @@ TEST(gemm_exact, beta_and_bf16_output) {
   const int64_t k = 200;
   Buffer x = normal("x", Dtype::bf16, {small_m, k}), w = normal("w", Dtype::bf16, {small_n, k}),
          initial = normal("c", Dtype::f32, {small_m, small_n}, 5.0);
-  const QuantSpec s = make_spec(Dtype::e4m3, 0, 0);
+  const QuantSpec s = block_spec(Dtype::e4m3, 0, 0);
   Image a = quantized(machine.ctx, x.tensor(), s, false), b = quantized(machine.ctx, w.tensor(), s, false);
   const Buffer plain = exact_product(a, b, Accumulate::accurate), added = exact_product(a, b, Accumulate::accurate, Dtype::f32, 1.0f, &initial);
   const Buffer rounded = exact_product(a, b, Accumulate::accurate, Dtype::bf16);
@@ -150,7 +150,7 @@ TEST(gemm_exact, beta_and_bf16_output) {
 
 TEST(gemm_exact, terms_follow_each_other) {
   Machine machine;
-  const QuantSpec s = make_spec(Dtype::e4m3, 0, 0);
+  const QuantSpec s = block_spec(Dtype::e4m3, 0, 0);
   Buffer x1 = normal("x1", Dtype::bf16, {small_m, 96}), w1 = normal("w1", Dtype::bf16, {small_n, 96}), x2 = normal("x2", Dtype::bf16, {small_m, 40}),
          w2 = normal("w2", Dtype::bf16, {small_n, 40});
   Image a1 = quantized(machine.ctx, x1.tensor(), s, false), b1 = quantized(machine.ctx, w1.tensor(), s, false);

@@ -142,12 +142,12 @@ TEST(gemm, quantized_operands_stand_for_code_times_scale) {
   struct Case {
     QuantSpec a, b;
   };
-  const Case cases[] = {{make_spec(Dtype::e4m3, 0, 0), make_spec(Dtype::e5m2, 0, 0)},
-                        {make_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2), make_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2)},
-                        {make_spec(Dtype::e4m3, 1, 128), make_spec(Dtype::e4m3, 128, 128)},
-                        {make_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0), make_spec(Dtype::e5m2, 1, 32, ScaleKind::e8m0)},
-                        {make_spec(Dtype::e2m1, 1, 7), make_spec(Dtype::e3m2, 5, 3)},
-                        {make_spec(Dtype::e2m3, 0, 64), make_spec(Dtype::e2m1, 1, 1)}};
+  const Case cases[] = {{block_spec(Dtype::e4m3, 0, 0), block_spec(Dtype::e5m2, 0, 0)},
+                        {block_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2), block_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2)},
+                        {block_spec(Dtype::e4m3, 1, 128), block_spec(Dtype::e4m3, 128, 128)},
+                        {block_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0), block_spec(Dtype::e5m2, 1, 32, ScaleKind::e8m0)},
+                        {block_spec(Dtype::e2m1, 1, 7), block_spec(Dtype::e3m2, 5, 3)},
+                        {block_spec(Dtype::e2m3, 0, 64), block_spec(Dtype::e2m1, 1, 1)}};
   const int64_t m = 70, n = 33, k = 200;
   for (const Case& c : cases) {
     for (int layout = 0; layout < 4; ++layout) {
@@ -233,7 +233,7 @@ TEST(gemm, mismatched_arguments_are_internal_errors) {
   EXPECT_THROW(call(b, out.tensor(), 1.0f, {}), Error);              // accumulation in bf16
   EXPECT_THROW(call(b, out.tensor(), 0.0f, bias.tensor()), Error);   // length of bias
   EXPECT_THROW(ops::gemm(m.ctx, {}, out.tensor(), 0.0f, Accumulate::accurate), Error);
-  const Image q = quantized(m.ctx, b.tensor(), make_spec(Dtype::e4m3, 0, 0), false);
+  const Image q = quantized(m.ctx, b.tensor(), block_spec(Dtype::e4m3, 0, 0), false);
   Image right = q;
   const GemmTerm mixed{Operand::plain(a.tensor()), right.operand()};
   EXPECT_THROW(ops::gemm(m.ctx, {&mixed, 1}, out.tensor(), 0.0f, Accumulate::accurate), Error);

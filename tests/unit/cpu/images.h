@@ -10,15 +10,6 @@
 
 namespace cpu_test {
 
-inline QuantSpec make_spec(Dtype format, int64_t block_rows, int64_t block_cols, ScaleKind scale = ScaleKind::fp32) {
-  QuantSpec s;
-  s.format = format;
-  s.block_rows = block_rows;
-  s.block_cols = block_cols;
-  s.scale = scale;
-  return s;
-}
-
 // Codes and scales of one image of a [rows, cols] matrix.
 struct Image {
   QuantSpec spec;

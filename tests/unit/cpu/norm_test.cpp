@@ -54,7 +54,7 @@ TEST(rmsnorm, forward_with_and_without_the_residual_addition) {
 
 TEST(rmsnorm, images_are_made_from_the_rounded_output) {
   for (const QuantSpec& spec :
-       {make_spec(Dtype::e4m3, 0, 0), make_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0), make_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2)}) {
+       {block_spec(Dtype::e4m3, 0, 0), block_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0), block_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2)}) {
     for (bool wants_y : {false, true}) {
       for (bool wants_row : {false, true}) {
         Buffer x = normal("x", Dtype::bf16, {37, 96}, 2.0), gamma = normal("gamma", Dtype::bf16, {96}, 0.2, 1.0);

@@ -11,19 +11,19 @@ constexpr float inf = std::numeric_limits<float>::infinity();
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 QuantSpec rowwise_spec(Dtype format) {
-  QuantSpec s = make_spec(format, 1, 0, ScaleKind::pow2);
+  QuantSpec s = block_spec(format, 1, 0, ScaleKind::pow2);
   s.amax_epsilon = 1e-12f;
   s.fp64_divide = true;
   return s;
 }
 QuantSpec blockwise_spec(int64_t rows) {
-  QuantSpec s = make_spec(Dtype::e4m3, rows, 128, ScaleKind::pow2);
+  QuantSpec s = block_spec(Dtype::e4m3, rows, 128, ScaleKind::pow2);
   s.overflow_scale = 3.38953139e+38f;
   return s;
 }
 
 QuantSpec hadamard_spec(Dtype format = Dtype::e2m1, int64_t cols = 16, ScaleKind scale = ScaleKind::ue4m3) {
-  QuantSpec s = make_spec(format, 1, cols, scale);
+  QuantSpec s = block_spec(format, 1, cols, scale);
   s.hadamard = true;
   return s;
 }
@@ -33,29 +33,29 @@ struct SpecCase {
   QuantSpec spec;
 };
 const SpecCase spec_cases[] = {
-    {"tensor e4m3", make_spec(Dtype::e4m3, 0, 0)},
-    {"tensor e5m2 pow2", make_spec(Dtype::e5m2, 0, 0, ScaleKind::pow2)},
-    {"tensor e2m1", make_spec(Dtype::e2m1, 0, 0)},
+    {"tensor e4m3", block_spec(Dtype::e4m3, 0, 0)},
+    {"tensor e5m2 pow2", block_spec(Dtype::e5m2, 0, 0, ScaleKind::pow2)},
+    {"tensor e2m1", block_spec(Dtype::e2m1, 0, 0)},
     {"rowwise", rowwise_spec(Dtype::e4m3)},
     {"rowwise e5m2", rowwise_spec(Dtype::e5m2)},
     {"1x128", blockwise_spec(1)},
-    {"1x128 fp32", make_spec(Dtype::e4m3, 1, 128)},
+    {"1x128 fp32", block_spec(Dtype::e4m3, 1, 128)},
     {"128x128", blockwise_spec(128)},
-    {"1x32 e8m0", make_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0)},
-    {"1x32 e8m0 e5m2", make_spec(Dtype::e5m2, 1, 32, ScaleKind::e8m0)},
-    {"32x32", make_spec(Dtype::e4m3, 32, 32)},
-    {"1x7 e3m2", make_spec(Dtype::e3m2, 1, 7)},
-    {"3x5 e2m3", make_spec(Dtype::e2m3, 3, 5, ScaleKind::pow2)},
-    {"0x64", make_spec(Dtype::e4m3, 0, 64)},
-    {"64x0", make_spec(Dtype::e4m3, 64, 0)},
-    {"1x1", make_spec(Dtype::e4m3, 1, 1)},
-    {"100x40", make_spec(Dtype::e4m3, 100, 40)},
-    {"1x64 pow2", make_spec(Dtype::e4m3, 1, 64, ScaleKind::pow2)},
-    {"64x64", make_spec(Dtype::e4m3, 64, 64)},
-    {"1x256", make_spec(Dtype::e5m2, 1, 256)},
-    {"256x256", make_spec(Dtype::e4m3, 256, 256, ScaleKind::pow2)},
-    {"1x16 ue4m3", make_spec(Dtype::e2m1, 1, 16, ScaleKind::ue4m3)},
-    {"16x16 ue4m3", make_spec(Dtype::e2m1, 16, 16, ScaleKind::ue4m3)},
+    {"1x32 e8m0", block_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0)},
+    {"1x32 e8m0 e5m2", block_spec(Dtype::e5m2, 1, 32, ScaleKind::e8m0)},
+    {"32x32", block_spec(Dtype::e4m3, 32, 32)},
+    {"1x7 e3m2", block_spec(Dtype::e3m2, 1, 7)},
+    {"3x5 e2m3", block_spec(Dtype::e2m3, 3, 5, ScaleKind::pow2)},
+    {"0x64", block_spec(Dtype::e4m3, 0, 64)},
+    {"64x0", block_spec(Dtype::e4m3, 64, 0)},
+    {"1x1", block_spec(Dtype::e4m3, 1, 1)},
+    {"100x40", block_spec(Dtype::e4m3, 100, 40)},
+    {"1x64 pow2", block_spec(Dtype::e4m3, 1, 64, ScaleKind::pow2)},
+    {"64x64", block_spec(Dtype::e4m3, 64, 64)},
+    {"1x256", block_spec(Dtype::e5m2, 1, 256)},
+    {"256x256", block_spec(Dtype::e4m3, 256, 256, ScaleKind::pow2)},
+    {"1x16 ue4m3", block_spec(Dtype::e2m1, 1, 16, ScaleKind::ue4m3)},
+    {"16x16 ue4m3", block_spec(Dtype::e2m1, 16, 16, ScaleKind::ue4m3)},
     {"1x16 ue4m3 hadamard", hadamard_spec()},
     {"1x32 e2m3 hadamard", hadamard_spec(Dtype::e2m3, 32, ScaleKind::e8m0)},
 };
@@ -114,7 +114,7 @@ TEST(quantize, codes_and_scales_equal_the_scalar_numerics) {
 TEST(quantize, square_images_are_their_own_transposes) {
   Machine m;
   Buffer x = wide_range(Dtype::bf16, 129, 257);
-  for (const QuantSpec& s : {make_spec(Dtype::e4m3, 0, 0), blockwise_spec(128), make_spec(Dtype::e4m3, 32, 32)}) {
+  for (const QuantSpec& s : {block_spec(Dtype::e4m3, 0, 0), blockwise_spec(128), block_spec(Dtype::e4m3, 32, 32)}) {
     const Image row = quantized(m.ctx, x.tensor(), s, false), col = quantized(m.ctx, x.tensor(), s, true);
     expect_equal(row, col, "square");
   }
@@ -127,7 +127,7 @@ TEST(quantize, delayed_scale_is_taken_as_given) {
   for (Dtype dtype : both_dtypes) {
     Buffer x = normal("delayed", dtype, {37, 53}, 30.0);
     for (float scale : {1.0f, 3.7f, 0x1p-127f, 448.0f}) {
-      QuantSpec s = make_spec(Dtype::e4m3, 0, 0);
+      QuantSpec s = block_spec(Dtype::e4m3, 0, 0);
       s.scaling = Scaling::delayed;
       float amax = 0;
       QuantTarget target;
@@ -209,13 +209,13 @@ TEST(quantize, wrong_images_are_internal_errors) {
     spoil(out);
     ops::quantize(m.ctx, x.tensor(), out);
   };
-  const QuantSpec s = make_spec(Dtype::e4m3, 1, 16);
+  const QuantSpec s = block_spec(Dtype::e4m3, 1, 16);
   EXPECT_NO_THROW(attempt(s, [](QuantizedOut&) {}));
   EXPECT_THROW(attempt(s, [](QuantizedOut& o) { o.row.data.dtype = Dtype::e5m2; }), Error);
   EXPECT_THROW(attempt(s, [](QuantizedOut& o) { o.row.data.rows = 7; }), Error);
   EXPECT_THROW(attempt(s, [](QuantizedOut& o) { o.row.scale_inv.shape = {8, 3}; }), Error);
   EXPECT_THROW(attempt(s, [](QuantizedOut& o) { o.row_spec.format = Dtype::bf16; }), Error);
-  QuantSpec delayed = make_spec(Dtype::e4m3, 0, 0);
+  QuantSpec delayed = block_spec(Dtype::e4m3, 0, 0);
   delayed.scaling = Scaling::delayed;
   EXPECT_NO_THROW(attempt(delayed, [](QuantizedOut&) {}));  // calibration: no stored scale, the matrix gives it
   Buffer codes(Dtype::u8, {8, 32});

@@ -6,7 +6,7 @@ using namespace cpu_test;
 namespace {
 
 QuantSpec stochastic(Dtype format, int64_t block_rows, int64_t block_cols, ScaleKind scale = ScaleKind::fp32) {
-  QuantSpec s = make_spec(format, block_rows, block_cols, scale);
+  QuantSpec s = block_spec(format, block_rows, block_cols, scale);
   s.rounding = Rounding::stochastic;
   return s;
 }

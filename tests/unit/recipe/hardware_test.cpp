@@ -17,15 +17,6 @@ Recipe recipe(const std::string& name) {
   return make_recipe(name, p);
 }
 
-QuantSpec spec(Dtype format, int64_t rows, int64_t cols, ScaleKind scale = ScaleKind::fp32) {
-  QuantSpec s;
-  s.format = format;
-  s.block_rows = rows;
-  s.block_cols = cols;
-  s.scale = scale;
-  return s;
-}
-
 // n native, e emulated, r refused; emulation is allowed.
 TEST(hardware, every_named_recipe_on_every_capability) {
   struct Line {
@@ -96,18 +87,18 @@ TEST(hardware, products_of_cublaslt) {
 
 TEST(hardware, scale_modes_of_descriptions) {
   EXPECT_EQ(scale_mode(QuantSpec{}), ScaleMode::none);
-  EXPECT_EQ(scale_mode(spec(Dtype::e4m3, 0, 0)), ScaleMode::tensor);
-  EXPECT_EQ(scale_mode(spec(Dtype::e4m3, 1, 0, ScaleKind::pow2)), ScaleMode::row);
-  EXPECT_EQ(scale_mode(spec(Dtype::e4m3, 1, 128)), ScaleMode::block_1x128);
-  EXPECT_EQ(scale_mode(spec(Dtype::e4m3, 128, 128)), ScaleMode::block_128x128);
-  EXPECT_EQ(scale_mode(spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0)), ScaleMode::mx_1x32);
-  EXPECT_EQ(scale_mode(spec(Dtype::e4m3, 1, 32)), ScaleMode::other) << "FP32 scales are not MXFP8's";
-  EXPECT_EQ(scale_mode(spec(Dtype::e2m1, 16, 16, ScaleKind::ue4m3)), ScaleMode::nv_1x16);
-  EXPECT_EQ(scale_mode(spec(Dtype::e4m3, 0, 128)), ScaleMode::other);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 0, 0)), ScaleMode::tensor);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2)), ScaleMode::row);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 1, 128)), ScaleMode::block_1x128);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 128, 128)), ScaleMode::block_128x128);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0)), ScaleMode::mx_1x32);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 1, 32)), ScaleMode::other) << "FP32 scales are not MXFP8's";
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e2m1, 16, 16, ScaleKind::ue4m3)), ScaleMode::nv_1x16);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 0, 128)), ScaleMode::other);
 }
 
 TEST(hardware, what_no_emulation_makes_right) {
-  const QuantSpec e4m3 = spec(Dtype::e4m3, 0, 0), e5m2 = spec(Dtype::e5m2, 0, 0);
+  const QuantSpec e4m3 = block_spec(Dtype::e4m3, 0, 0), e5m2 = block_spec(Dtype::e5m2, 0, 0);
   EXPECT_EQ(product_support({e4m3, e5m2, Dtype::f32}, hopper, false), Verdict{});
   for (const Product& p : {Product{e5m2, e5m2}, Product{e4m3, QuantSpec{}}, Product{e4m3, e4m3, Dtype::e4m3}}) {
     for (const Capability on : {ada, hopper, b200}) {
