@@ -8,22 +8,24 @@ out=runs/published_30m
 data=data/code
 tokenizer=""
 seeds="1 2 3"
-recipes="tensorwise blockwise delayed rowwise"
+recipes="twin tensorwise blockwise delayed rowwise"
 gpus=$( (nvidia-smi -L 2>/dev/null || true) | wc -l)
 jobs=3
 seconds=100000
+model=configs/models/llama_30m.json
 options=""
 text_mib=480
 
 usage() {
   cat <<END
-usage: scripts/published_30m.sh --tokenizer MODEL [--data PREFIX] [--out DIR] [--seeds "1 2 ..."] [--recipes "NAME ..."] [--gpus N]
+usage: scripts/published_30m.sh --tokenizer MODEL [--data PREFIX] [--out DIR] [--model FILE] [--seeds "1 2 ..."] [--recipes "NAME ..."] [--gpus N]
                                 [--jobs N] [--seconds N] [--set "PATH=VALUE ..."] [--text-mib N] [--octet BINARY]
   --tokenizer MODEL  SentencePiece model of 8192 pieces (octet data train-tokenizer)
   --data PREFIX      token files; made of this machine's *.py *.h *.c *.md ... when absent (default $data)
   --out DIR          runs (default $out)
+  --model FILE       (default $model)
   --seeds LIST       seeds of weights and sample order (default "$seeds")
-  --recipes LIST     besides bf16 and its twin, from configs/recipes (default "$recipes")
+  --recipes LIST     besides bf16, from configs/recipes; twin: bf16 from weights changed by a thousandth (default "$recipes")
   --gpus N           (default: all)
   --jobs N           runs at a time on each GPU (default $jobs)
   --seconds N        no run is started later than this (default: no limit)
@@ -34,7 +36,7 @@ END
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --tokenizer | --data | --out | --seeds | --recipes | --gpus | --jobs | --seconds | --octet) name=${1#--} ;;
+    --tokenizer | --data | --out | --model | --seeds | --recipes | --gpus | --jobs | --seconds | --octet) name=${1#--} ;;
     --set) name=options ;;
     --text-mib) name=text_mib ;;
     -h | --help) usage; exit 0 ;;
@@ -90,7 +92,7 @@ one() {  # GPU NAME SEED RECIPE OPTION...
   [ "$(cat "$dir/done" 2>/dev/null)" != "$data $options $*" ] || return 0
   [ "$SECONDS" -lt "$seconds" ] || return 0
   rm -rf "$dir"
-  if CUDA_VISIBLE_DEVICES=$gpu "$octet" train --config configs/models/llama_30m.json configs/runs/code_100m.json "configs/recipes/$recipe.json" --data-path "$data" --run-dir "$dir" \
+  if CUDA_VISIBLE_DEVICES=$gpu "$octet" train --config "$model" configs/runs/code_100m.json "configs/recipes/$recipe.json" --data-path "$data" --run-dir "$dir" \
     --set run.device=cuda "run.seed=$seed" run.threads=2 log.interval=1000 $options "$@" >"$dir.out" 2>&1; then
     echo "$data $options $*" >"$dir/done"
     rm -rf "$dir/checkpoints"
@@ -100,19 +102,28 @@ one() {  # GPU NAME SEED RECIPE OPTION...
   fi
 }
 
-# Each worker takes every n-th run of the list.
+# Each worker takes the next run that no other has taken.
 mkdir -p "$out"
 list=()
 for seed in $seeds; do
   list+=("bf16 $seed bf16")
-  for recipe in $recipes; do list+=("$recipe $seed $recipe"); done
-  list+=("twin $seed bf16 --set run.init_perturbation=0.001")
+  for recipe in $recipes; do
+    if [ "$recipe" = twin ]; then list+=("twin $seed bf16 --set run.init_perturbation=0.001"); else list+=("$recipe $seed $recipe"); fi
+  done
 done
-workers=$((gpus * jobs))
-for ((w = 0; w < workers; ++w)); do
-  for ((i = w; i < ${#list[@]}; i += workers)); do one $((w % gpus)) ${list[i]}; done &
+claims=$(mktemp -d)
+trap 'rm -rf "$claims"' EXIT
+for ((w = 0; w < gpus * jobs; ++w)); do
+  for ((i = 0; i < ${#list[@]}; ++i)); do
+    mkdir "$claims/$i" 2>/dev/null || continue
+    one $((w % gpus)) ${list[i]}
+  done &
 done
 wait
-finished=$(ls -d "$out"/*/done 2>/dev/null | wc -l)
+finished=0
+for entry in "${list[@]}"; do
+  read -r name seed _ <<<"$entry"
+  [ ! -f "$out/$name-$seed/done" ] || finished=$((finished + 1))
+done
 echo "finished: $finished of ${#list[@]} runs in $SECONDS s"
-[ "$finished" -ge "${#list[@]}" ]
+[ "$finished" -eq "${#list[@]}" ]
