@@ -4,6 +4,7 @@
 
 #include "core/arena.h"
 #include "core/capability.h"
+#include "core/step_key.h"
 #include "core/thread_pool.h"
 
 namespace octet {
@@ -41,8 +42,9 @@ class Ctx {
   // A dry run: operators allocate their scratch from the counting arena and touch no memory.
   bool planning() const { return scratch_->counting(); }
 
-  // Key of stochastic rounding: the run's seed and the optimizer step (core/philox.h).
-  uint64_t seed = 0, step = 0;
+  // Of stochastic rounding. key: memory of the device; null where nothing is rounded stochastically.
+  uint64_t seed = 0;
+  const StepKey* key = nullptr;
   // Of the GPU, real or planned for: decides which products are native (recipe/hardware.h).
   Capability capability{9, 0};
   // Where spans go (core/trace.h); null: nobody listens.

@@ -10,12 +10,12 @@
 
 namespace octet::cpu {
 
-void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
-                   const Tensor& z) {
+void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z) {
   Arena::Scope scope(ctx.scratch());
   const int64_t width = logits.cols();
   const WorkerScratch scratch(ctx, 2 * width);
   if (ctx.planning()) return;
+  const float scale = grad_scale ? *grad_scale : 0.0f;
   parallel_tiles(ctx.pool(), logits.rows(), 8, [&](int64_t r0, int64_t r1, int worker) {
     float *tmp = scratch.of(worker), *p = tmp + width;
     for (int64_t r = r0; r < r1; ++r) {
@@ -32,11 +32,11 @@ void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t
         const float lse = m + std::log(sum);
         loss.as<float>()[r] = lse - x[label];
         z.as<float>()[r] = z_coefficient * lse * lse;
-        const float factor = grad_scale * (1.0f + 2.0f * z_coefficient * lse) / sum;
+        const float factor = scale * (1.0f + 2.0f * z_coefficient * lse) / sum;
         for (int64_t i = 0; i < vocab; ++i) p[i] *= factor;
-        p[label] -= grad_scale;
+        p[label] -= scale;
       }
-      if (backward) write_row(logits, r, p);
+      if (grad_scale) write_row(logits, r, p);
     }
   });
 }

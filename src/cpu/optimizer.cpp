@@ -65,7 +65,7 @@ void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name
   if (ctx.planning() || control->skip) return;
   const float scale = control->grad_scale;
   const bool halves = t.remainder.shape.rank() != 0, compact = halves || t.m.dtype == Dtype::bf16;
-  const Philox rng(ctx.seed, RngPurpose::moments, name_hash, ctx.step);
+  const Philox rng(ctx.seed, RngPurpose::moments, name_hash, t.m.dtype == Dtype::bf16 ? ctx.key->step : 0);
   const float* g = t.grad.as<float>();
   parallel_tiles(ctx.pool(), t.grad.elements(), tile, [&](int64_t begin, int64_t end, int) {
     if (compact) {

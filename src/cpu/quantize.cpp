@@ -201,14 +201,16 @@ void encode_row_stochastic(const T* x, const float* scales, int64_t block_cols, 
 template <class T>
 void encode_rows(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const QuantTarget& target, const Grid& g, const float* scales, const Operand& image,
                  const WorkerScratch& scratch, const Observer* observer) {
-  const Philox rng(ctx.seed, RngPurpose::stochastic_rounding, target.site_hash, ctx.step);
+  const bool stochastic = spec.rounding == Rounding::stochastic;
+  const StepKey key = stochastic ? *ctx.key : StepKey{};
+  const Philox rng(ctx.seed, RngPurpose::stochastic_rounding, target.site_hash, key.step);
   parallel_tiles(ctx.pool(), x.rows, tile_rows, [&](int64_t r0, int64_t r1, int worker) {
     for (int64_t r = r0; r < r1; ++r) {
       const float* s = scales + r / g.block_rows * g.cols;
       const T* src = x.row<T>(r);
       uint8_t* q = image.data.row<uint8_t>(r);
-      if (spec.rounding == Rounding::stochastic) {
-        encode_row_stochastic(src, s, g.block_cols, spec.format, rng, static_cast<uint64_t>((target.first_row + r) * x.cols), q, x.cols);
+      if (stochastic) {
+        encode_row_stochastic(src, s, g.block_cols, spec.format, rng, static_cast<uint64_t>((key.first_row + r) * x.cols), q, x.cols);
       } else if (g.block_cols >= 32) {
         for (int64_t b = 0; b < g.cols; ++b) {
           const int64_t c0 = b * g.block_cols;

@@ -26,8 +26,7 @@ void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const 
                         const HeadGeometry& g, const Tensor& d_qkv);
 void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out);
 void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table);
-void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
-                   const Tensor& z);
+void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z);
 void sum(Ctx& ctx, const Tensor& x, double* total);
 void sum_squares(Ctx& ctx, const Tensor& x, double* total);
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);

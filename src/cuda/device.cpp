@@ -3,12 +3,17 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "core/error.h"
 #include "cuda/launch.h"
 #include "recipe/hardware.h"
 
 namespace octet::cuda {
 namespace {
+
+constexpr size_t slot_bytes = size_t{1} << 20;
 
 void* allocate(void*, size_t bytes) {
   void* memory = nullptr;
@@ -51,10 +56,16 @@ std::vector<DeviceInfo> list_devices() {
   return devices;
 }
 
+void Graph::Release::operator()(CUgraphExec_st* executable) const { cudaGraphExecDestroy(executable); }
+
 Device::Device(int index) {
   check(cudaSetDevice(index), "choose the device");
   info_ = describe(index);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
+  for (Slot& s : slots_) {
+    check(cudaHostAlloc(&s.memory, slot_bytes, cudaHostAllocDefault), "allocate pinned memory");
+    check(cudaEventCreateWithFlags(&s.copied, cudaEventDisableTiming), "make an event");
+  }
 }
 
 std::pair<size_t, size_t> Device::free_and_total() const {
@@ -65,13 +76,26 @@ std::pair<size_t, size_t> Device::free_and_total() const {
 
 Device::~Device() {
   gemm_plans_.reset();
+  for (const Slot& s : slots_) {
+    if (s.copied) cudaEventDestroy(s.copied);
+    if (s.memory) cudaFreeHost(s.memory);
+  }
   if (stream_) cudaStreamDestroy(stream_);
 }
 
 MemorySource Device::memory() { return {this, allocate, release, fill}; }
 
 void Device::copy_in(void* to, const void* from, size_t bytes) {
-  if (bytes) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copy to the device");
+  for (size_t done = 0; done < bytes;) {
+    const size_t n = std::min(bytes - done, slot_bytes);
+    const Slot& slot = slots_[next_slot_];
+    next_slot_ = (next_slot_ + 1) % slots_.size();
+    check(cudaEventSynchronize(slot.copied), "wait for an earlier copy");
+    std::memcpy(slot.memory, static_cast<const char*>(from) + done, n);
+    check(cudaMemcpyAsync(static_cast<char*>(to) + done, slot.memory, n, cudaMemcpyHostToDevice, stream_), "copy to the device");
+    check(cudaEventRecord(slot.copied, stream_), "note a copy");
+    done += n;
+  }
 }
 
 void Device::copy_out(void* to, const void* from, size_t bytes) {
@@ -82,6 +106,26 @@ void Device::copy_out(void* to, const void* from, size_t bytes) {
 void Device::copy_inside(void* to, const void* from, size_t bytes) {
   if (bytes) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copy inside the device");
 }
+
+Graph Device::record(const std::function<void()>& work) {
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "begin to record");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(stream_, &graph);   // which fails for the same reason; what `work` threw says more
+    if (graph) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream_, &graph), "end a recording");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(error, "prepare recorded work");
+  return Graph(executable);
+}
+
+void Device::run(const Graph& graph) { check(cudaGraphLaunch(graph.executable_.get(), stream_), "run recorded work"); }
 
 void Device::synchronize() { check(cudaStreamSynchronize(stream_), "finish the device's work"); }
 

@@ -62,7 +62,7 @@ void quantize_source(Ctx& ctx, const SourceParams& source, const QuantizedOut& o
     return;
   }
   if (source.value) launch_source_values(stream, source);
-  const RandomParams random{ctx.seed, ctx.step, out.target.site_hash, out.target.first_row};
+  const RandomParams random{ctx.seed, out.target.site_hash, ctx.key};
   if (row_wanted) launch_quantize_general(stream, source, row, statistics, true, random, scratch);
   if (col_wanted) launch_quantize_general(stream, source, col, statistics, !row_wanted, random, scratch);
 }

@@ -117,11 +117,9 @@ void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, con
   launch_embedding_backward(stream(ctx), wide(d_out), d_out.data, tokens.as<int32_t>(), d_table.as<float>(), tokens.elements(), d_table.cols(), chains);
 }
 
-void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
-                   const Tensor& z) {
+void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z) {
   if (ctx.planning() || logits.elements() == 0) return;
-  launch_cross_entropy(stream(ctx), {wide(logits), logits.data, labels.as<int32_t>(), loss.as<float>(), z.as<float>(), logits.rows(), logits.cols(), vocab, z_coefficient, grad_scale,
-                                     backward});
+  launch_cross_entropy(stream(ctx), {wide(logits), logits.data, labels.as<int32_t>(), loss.as<float>(), z.as<float>(), logits.rows(), logits.cols(), vocab, z_coefficient, grad_scale});
 }
 
 static void add_sum(Ctx& ctx, const Tensor& x, bool squares, double* total) {
@@ -152,7 +150,7 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
 void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
   if (ctx.planning() || t.grad.elements() == 0) return;
   launch_adamw(stream(ctx), {static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), t.m.dtype == Dtype::bf16,
-                             ctx.seed, name_hash, ctx.step, control}, step);
+                             ctx.seed, name_hash, ctx.key, control}, step);
 }
 
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) {

@@ -59,12 +59,12 @@ void Head::evaluate(const Pass& pass, const Tensor& x, const Tensor& delta, cons
     if (n != tokens) part.row = in.row.slice_rows(t0, n);
     const Tensor chunk_logits = logits.slice_rows(0, n);
     lm_head_.forward(pass, part, chunk_logits);
-    ops::cross_entropy(pass.ctx, chunk_logits, rows_of(labels, t0, n), vocab_, z_coefficient_, 0.0f, false, rows_of(loss, t0, n), rows_of(z, t0, n));
+    ops::cross_entropy(pass.ctx, chunk_logits, rows_of(labels, t0, n), vocab_, z_coefficient_, nullptr, rows_of(loss, t0, n), rows_of(z, t0, n));
   }
   add_to_sums(pass, loss, z);
 }
 
-void Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, float grad_scale, const Tensor& grad) const {
+void Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, const float* grad_scale, const Tensor& grad) const {
   Span span(pass.ctx.tracer, "head", "forward + loss + backward");
   Arena& scratch = pass.ctx.scratch();
   Arena::Scope scope(scratch);
@@ -88,7 +88,7 @@ void Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& del
     lm_head_.forward(pass, part, d_logits);
     {
       Span loss_span(pass.ctx.tracer, "head", "cross-entropy");
-      ops::cross_entropy(pass.ctx, d_logits, rows_of(labels, t0, n), vocab_, z_coefficient_, grad_scale, true, rows_of(loss, t0, n), rows_of(z, t0, n));
+      ops::cross_entropy(pass.ctx, d_logits, rows_of(labels, t0, n), vocab_, z_coefficient_, grad_scale, rows_of(loss, t0, n), rows_of(z, t0, n));
     }
     const LinearGrad dy = lm_head_.quantize_grad(pass, d_logits);
     lm_head_.backward_input(pass, dy, d_norm.slice_rows(t0, n));

@@ -12,8 +12,8 @@ class Head {
   // x + delta: [T, H], the residual stream after the last layer. Forward only.
   void evaluate(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels) const;
   // Forward and backward at once: each chunk's logits become their gradient. grad [T, H]: gradient of (x + delta), overwritten.
-  // grad_scale: 1 / (valid tokens of the global batch).
-  void forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, float grad_scale, const Tensor& grad) const;
+  // grad_scale: 1 / (valid tokens of the global batch), in the memory of the device.
+  void forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, const float* grad_scale, const Tensor& grad) const;
 
   Linear& linear() { return lm_head_; }
 

@@ -175,7 +175,7 @@ TokenGeometry Model::geometry(const TokenBatch& b) const {
   return {b.tokens.elements(), b.seq_len, b.positions, b.document_start, rope_table_};
 }
 
-void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale) {
+void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, const float* grad_scale) {
   Arena::Scope scope(pass.saved);
   const Dtype dtype = policy_.base().compute;
   const TokenGeometry t = geometry(batch);

@@ -50,8 +50,8 @@ class Model {
   // Before a step's first micro-batch: gradients that are only ever added to. Those of the matrices are written by that micro-batch, which saves clearing and
   // reading them: 4 % of the bytes of a Llama-3-8B step.
   void zero_gradients(Ctx& ctx);
-  // grad_scale: 1 / (valid tokens of the global batch).
-  void train_micro_batch(Pass& pass, const TokenBatch& batch, float grad_scale);
+  // grad_scale: 1 / (valid tokens of the global batch), in the memory of the device.
+  void train_micro_batch(Pass& pass, const TokenBatch& batch, const float* grad_scale);
   void evaluate(Pass& pass, const TokenBatch& batch);
 
   // Adds the weights, images and accumulated gradients of the modules the dump wants.

@@ -14,13 +14,8 @@ struct Pass {
   bool statistics = true;     // stage amaxes and count; off for validation and for recomputation
   Dump* dump = nullptr;
   int64_t micro_batch = 0;    // of the step, from 0: the first one's weight gradients are written, the others' added (Model::zero_gradients)
-  int64_t first_row = 0;      // number of this micro-batch's first token in the global batch
 
-  QuantTarget target(int site) const {
-    QuantTarget t = statistics ? quant.target(site) : quant.silent_target(site);
-    t.first_row = first_row;
-    return t;
-  }
+  QuantTarget target(int site) const { return statistics ? quant.target(site) : quant.silent_target(site); }
   void count(int site, const QuantSpec& spec, int64_t elements) const {
     if (statistics && !ctx.planning() && spec.quantized()) quant.count(site, spec.format, elements);
   }
@@ -28,7 +23,7 @@ struct Pass {
   bool dumps(const std::string& module) const { return dump && dump->wants(module); }
   bool writes_dump(const std::string& module) const { return dumps(module) && !ctx.planning(); }
   // The same traversal keeping its results elsewhere.
-  Pass with_saved(Arena& arena) const { return {ctx, quant, arena, loss_sums, statistics, dump, micro_batch, first_row}; }
+  Pass with_saved(Arena& arena) const { return {ctx, quant, arena, loss_sums, statistics, dump, micro_batch}; }
   // The same traversal while recomputing: results are identical, nothing is counted or dumped twice, and memory is temporary.
   Pass recomputing() const {
     Pass p = with_saved(ctx.scratch());

@@ -41,6 +41,9 @@ void check_image(const char* op, const Operand& image, const QuantSpec& spec, in
 }
 
 void check_images(const char* op, const Ctx& ctx, const QuantizedOut& q, int64_t rows, int64_t cols) {
+  for (const auto& [image, spec] : {std::pair{&q.row, &q.row_spec}, {&q.col, &q.col_spec}}) {
+    OCTET_CHECK(image->data.rows == 0 || spec->rounding != Rounding::stochastic || ctx.key || ctx.planning(), "{}: stochastic rounding without a key", op);
+  }
   check_image(op, q.row, q.row_spec, rows, cols, false);
   check_image(op, q.col, q.col_spec, rows, cols, ctx.device() == DeviceKind::cuda);
 }
@@ -142,11 +145,10 @@ void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, con
   OCTET_FORWARD(embedding_backward, ctx, d_out, tokens, d_table);
 }
 
-void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
-                   const Tensor& z) {
+void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z) {
   OCTET_CHECK(vocab > 0 && vocab <= logits.cols() && labels.elements() == logits.rows() && loss.elements() == logits.rows() && z.elements() == logits.rows(),
               "cross_entropy: vocabulary {} of {} columns, {} labels for {} rows", vocab, logits.cols(), labels.elements(), logits.rows());
-  OCTET_FORWARD(cross_entropy, ctx, logits, labels, vocab, z_coefficient, grad_scale, backward, loss, z);
+  OCTET_FORWARD(cross_entropy, ctx, logits, labels, vocab, z_coefficient, grad_scale, loss, z);
 }
 
 void sum(Ctx& ctx, const Tensor& x, double* total) { OCTET_FORWARD(sum, ctx, x, total); }
@@ -177,6 +179,7 @@ void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name
   OCTET_CHECK(!given(t.working) || t.working.dtype == Dtype::bf16, "adamw: working weights are {}, bf16 expected", name(t.working.dtype));
   for (const Tensor* moment : {&t.m, &t.v}) check_same("adamw", "moment", moment->shape, shape);
   check_high_precision("adamw", "moment", t.m.dtype);
+  OCTET_CHECK(t.m.dtype == Dtype::f32 || ctx.key || ctx.planning(), "adamw: moments are rounded stochastically, without a key{}", "");
   OCTET_CHECK(t.m.dtype == t.v.dtype, "adamw: moments of {} and {}", name(t.m.dtype), name(t.v.dtype));
   OCTET_FORWARD(adamw, ctx, t, step, name_hash, control);
 }

@@ -9,9 +9,8 @@
 
 namespace octet::ops {
 
-// logits: [n, V_padded] bf16 or f32, overwritten with dlogits when backward. labels: [n] i32. loss, z: [n] f32 per token.
-// grad_scale: 1 / (valid tokens of the global batch).
-void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, float grad_scale, bool backward, const Tensor& loss,
-                   const Tensor& z);
+// logits: [n, V_padded] bf16 or f32, overwritten with dlogits unless grad_scale is null. labels: [n] i32. loss, z: [n] f32 per token.
+// grad_scale: 1 / (valid tokens of the global batch), in the memory of the device; null: the loss alone.
+void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z);
 
 }  // namespace octet::ops

@@ -91,6 +91,12 @@ void Machine::synchronize() {
   if (device_) device_->synchronize();
 }
 
+Machine::Recording Machine::record(const std::function<void()>& work) {
+  OCTET_CHECK(device_ != nullptr, "recorded work needs a GPU{}", "");
+  return std::make_shared<cuda::Graph>(device_->record(work));
+}
+void Machine::run(const Recording& recording) { device_->run(*static_cast<const cuda::Graph*>(recording.get())); }
+
 ProductTiming Machine::tune_products(void* memory, size_t bytes) {
   if (!device_) return {};
   const auto [timed, too_large] = device_->gemm_plans().tune(memory, bytes);
@@ -124,6 +130,8 @@ Ctx Machine::context(Arena& scratch) { return Ctx(pool_, scratch, options_.math)
 void Machine::copy_in(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void Machine::copy_out(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void Machine::synchronize() {}
+Machine::Recording Machine::record(const std::function<void()>&) { OCTET_CHECK(false, "recorded work needs a GPU{}", ""); }
+void Machine::run(const Recording&) {}
 ProductTiming Machine::tune_products(void*, size_t) { return {}; }
 std::string Machine::product_library() const { return {}; }
 ProductChoices Machine::product_choices() const { return {}; }
@@ -138,7 +146,6 @@ void Machine::write(const Tensor& t, const std::function<void(const Tensor&)>& f
   std::vector<std::byte> staging(t.bytes());
   fill({staging.data(), t.dtype, t.shape});
   copy_in(t.data, staging.data(), staging.size());
-  synchronize();   // the staging buffer ends here, and a device may read it late
 }
 
 void Machine::read(const Tensor& t, const std::function<void(const Tensor&)>& use) {

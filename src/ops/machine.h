@@ -1,7 +1,7 @@
 // Machine: the device a run computes on, as everything above the operators sees it: memory for arenas, bytes in and out, contexts for operators.
 // With ops/dispatch.cpp the only place that knows both backends.
 //
-// On a GPU all work is in the order of one stream; read() and copy_out() wait for what came before them, nothing else does.
+// On a GPU all work is in the order of one stream; synchronize(), read() and copy_out() wait for what came before them, nothing else does.
 // Errors: Error(device) when there is no usable device, when memory is short, or when the device failed.
 #pragma once
 #include <array>
@@ -63,6 +63,10 @@ class Machine {
   void copy_in(void* to, const void* from, size_t bytes);
   void copy_out(void* to, const void* from, size_t bytes);
   void synchronize();
+  // Work on a GPU, recorded to be done again (cuda/device.h says what may be recorded). Internal error on a CPU.
+  using Recording = std::shared_ptr<void>;
+  Recording record(const std::function<void()>& work);
+  void run(const Recording& recording);
   // fill(view) writes a host view of the dense tensor `t`, whose content is replaced; use(view) reads one. Without a GPU the view is the tensor itself.
   void write(const Tensor& t, const std::function<void(const Tensor&)>& fill);
   void read(const Tensor& t, const std::function<void(const Tensor&)>& use);

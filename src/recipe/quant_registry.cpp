@@ -108,6 +108,18 @@ void QuantRegistry::begin_step(int64_t step) {
 
 void QuantRegistry::count(int site, Dtype format, int64_t n) { elements_[static_cast<size_t>(sites_[static_cast<size_t>(site)].role)][static_cast<size_t>(format)] += n; }
 
+void QuantRegistry::add(const Counts& counts) {
+  for (size_t r = 0; r < counts.size(); ++r) {
+    for (size_t f = 0; f < counts[r].size(); ++f) elements_[r][f] += counts[r][f];
+  }
+}
+
+std::vector<bool> QuantRegistry::work() const {
+  std::vector<bool> bits{due_};
+  for (int64_t i = 0; i < sites(); ++i) bits.push_back(uses_stored_scale(static_cast<int>(i)));
+  return bits;
+}
+
 void QuantRegistry::update_scales() {
   for (size_t i = 0; i < sites_.size(); ++i) {
     const QuantSpec& s = sites_[i].stored();

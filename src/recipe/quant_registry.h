@@ -35,7 +35,6 @@ struct QuantTarget {
   float* amax = nullptr;                 // running maximum of |x| since begin_step(); +Inf when any element was not finite
   int64_t* nonfinite = nullptr;          // running count of NaN and Inf elements
   uint64_t site_hash = 0;                // names the random stream of stochastic rounding
-  int64_t first_row = 0;                 // number of the matrix' first row in the global batch (0 for weights): same random numbers for any split
   ImageHealth* row_health = nullptr;     // statistics of the two images are added to these
   ImageHealth* col_health = nullptr;
 };
@@ -74,10 +73,17 @@ class QuantRegistry {
   void begin_step(int64_t step);
   // Adds n elements quantized to `format` in this run (host-side; sizes are known without looking at data).
   void count(int site, Dtype format, int64_t n);
+  // Elements by role and format. Work that is recorded counts once: whoever does it again adds what it counted.
+  using Counts = std::array<std::array<int64_t, 16>, 3>;
+  const Counts& counts() const { return elements_; }
+  void add(const Counts& counts);
   // Updates histories and scales from the staged amaxes: delayed sites, and static ones while they calibrate.
   void update_scales();
   // Whether this step quantizes the site with its stored scale.
   bool uses_stored_scale(int site) const;
+
+  // What of this step's work differs from other steps' beside numbers in memory: whether statistics are gathered, and which sites use their stored scale.
+  std::vector<bool> work() const;
 
   int64_t nonfinite() const;                       // elements since begin_step()
   std::string first_nonfinite_site() const;        // where it appeared first in the step; empty if none
@@ -134,7 +140,7 @@ class QuantRegistry {
   bool due_ = false;
   std::vector<float> scale_, amax_, history_;
   std::vector<int64_t> nonfinite_;
-  std::array<std::array<int64_t, 16>, 3> elements_{};
+  Counts elements_{};
   int64_t length_ = 16;
   bool most_recent_ = false;
 };

@@ -42,17 +42,17 @@ void Engine::plan(const std::string& dump_modules) {
   model_->allocate_parameters(parameters);
   model_->allocate_images(images);
   allocate_state(state);
-  Ctx ctx = context(scratch, 0);
+  Ctx ctx = context(scratch);
   model_->refresh_weights(ctx, quant_);
   const int64_t tokens = config_.batch.micro * config_.data.seq_len;
   const auto ids = [&] { return Tensor{nullptr, Dtype::i32, {tokens}}; };
   const TokenBatch batch{config_.data.seq_len, ids(), ids(), ids(), config_.data.document_mask ? ids() : Tensor{}};
   Pass pass{ctx, quant_, activations};
-  model_->train_micro_batch(pass, batch, 1.0f);
+  model_->train_micro_batch(pass, batch, nullptr);
   if (!dump_modules.empty()) {
     Dump dump(dump_modules, machine_);
     pass.dump = &dump;
-    model_->train_micro_batch(pass, batch, 1.0f);
+    model_->train_micro_batch(pass, batch, nullptr);
     pass.dump = nullptr;
   }
   if (config_.eval.interval > 0) model_->evaluate(pass, batch);
@@ -81,6 +81,7 @@ void Engine::allocate_state(Arena& arena) {
   const auto parameters = static_cast<int64_t>(model_->params().size());
   // One block, so that one copy brings it all to the host.
   double* block = arena.alloc_array<double>(2 + parameters + static_cast<int64_t>(sizeof(StepOutcome) + sizeof(double) - 1) / static_cast<int64_t>(sizeof(double)));
+  work_ = arena.alloc_array<Work>(1);
   if (block) scalars_ = {block, block + 2, reinterpret_cast<StepOutcome*>(block + 2 + parameters)};
   if (machine_.kind() == DeviceKind::cpu) return;
   quant_.place(arena);
@@ -96,18 +97,23 @@ void Engine::allocate(bool poison) {
   model_->allocate_parameters(parameters_);
   model_->allocate_images(images_);
   allocate_state(state_);
-  Ctx ctx = context(scratch_, 0);
+  Ctx ctx = context(scratch_);
   model_->clear_states(ctx);
   model_->initialize(machine_, config_.run.seed, config_.run.init_perturbation);
   weights_loaded();
 }
 
-Ctx Engine::context(Arena& scratch, int64_t step) {
+Ctx Engine::context(Arena& scratch) {
   Ctx ctx = machine_.context(scratch);
   ctx.seed = config_.run.seed;
-  ctx.step = static_cast<uint64_t>(step);
+  ctx.key = work_ ? &work_->key : nullptr;
   ctx.tracer = tracer_;
   return ctx;
+}
+
+void Engine::set_work(StepKey key, float grad_scale) {
+  const Work work{key, grad_scale};
+  machine_.copy_in(work_, &work, sizeof work);
 }
 
 void Engine::push_quant_state() {
@@ -115,9 +121,10 @@ void Engine::push_quant_state() {
 }
 
 void Engine::weights_loaded(int64_t next_step) {
-  Ctx ctx = context(scratch_, next_step);
+  Ctx ctx = context(scratch_);
   quant_.begin_step(next_step);
   push_quant_state();
+  set_work({static_cast<uint64_t>(next_step), 0});
   model_->refresh_weights(ctx, quant_);
 }
 
@@ -143,7 +150,6 @@ TokenBatch Engine::upload(const data::MicroBatch& given) {
     machine_.copy_in(ids_[i].data, t[i].data, t[i].bytes());
     t[i].data = ids_[i].data;
   }
-  if (is_short) machine_.synchronize();   // `filled` ends here
   return {b.seq_len, t[0], t[1], t[2], config_.data.document_mask ? t[3] : Tensor{}};
 }
 
@@ -153,18 +159,18 @@ ProductTiming Engine::prepare_products(const ProductChoices& choices) {
   data::MicroBatch batch;
   batch.seq_len = config_.data.seq_len;
   for (std::vector<int32_t>* v : {&batch.tokens, &batch.labels, &batch.positions, &batch.document_start}) v->assign(static_cast<size_t>(config_.batch.micro * config_.data.seq_len), 0);
-  Ctx ctx = context(scratch_, 0);
+  Ctx ctx = context(scratch_);
   Pass pass = pass_over(ctx);
   pass.statistics = false;
   const TokenBatch tokens = upload(batch);
+  set_work({}, 1.0f);
   // What they compute goes nowhere: every step begins by clearing gradients and sums.
-  model_->train_micro_batch(pass, tokens, 1.0f);
+  model_->train_micro_batch(pass, tokens, &work_->grad_scale);
   if (config_.batch.global > config_.batch.micro) {   // later micro-batches add to the weight gradients: other products
     pass.micro_batch = 1;
-    model_->train_micro_batch(pass, tokens, 1.0f);
+    model_->train_micro_batch(pass, tokens, &work_->grad_scale);
   }
   if (config_.eval.interval > 0) model_->evaluate(pass, tokens);
-  machine_.synchronize();   // the tokens are this function's own
   if (config_.run.gemm_choice != "timed") return {};
   Arena& larger = activations_.capacity_bytes() > scratch_.capacity_bytes() ? activations_ : scratch_;
   Arena::Scope scope(larger);
@@ -203,8 +209,29 @@ std::string Engine::offender(const StepScalars& s) const {
   return "loss";
 }
 
+void Engine::train_micro_batch(Pass& pass, const TokenBatch& tokens) {
+  const auto work = [&] { model_->train_micro_batch(pass, tokens, &work_->grad_scale); };
+  // Spans and dumps are the host's, between operators.
+  if (machine_.kind() == DeviceKind::cpu || !config_.run.cuda_graphs || tracer_ || pass.dump) return work();
+  const auto [at, is_new] = recorded_.try_emplace({quant_.work(), pass.micro_batch == 0, tokens.seq_len});
+  RecordedBatch& batch = at->second;
+  if (is_new) return work();
+  if (batch.recording) {
+    quant_.add(batch.counts);
+  } else {
+    const QuantRegistry::Counts before = quant_.counts();
+    batch.recording = machine_.record(work);
+    ++recordings_;
+    batch.counts = quant_.counts();
+    for (size_t r = 0; r < before.size(); ++r) {
+      for (size_t f = 0; f < before[r].size(); ++f) batch.counts[r][f] -= before[r][f];
+    }
+  }
+  machine_.run(batch.recording);
+}
+
 StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) {
-  Ctx ctx = context(scratch_, step);
+  Ctx ctx = context(scratch_);
   StepResult r;
   r.lr = learning_rate(config_.sched, config_.optim.lr, step, config_.run.steps);
   {
@@ -214,12 +241,15 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
     model_->count_images(quant_);
   }
   const auto valid = static_cast<double>(batch.valid_tokens);
+  const float grad_scale = valid > 0 ? static_cast<float>(1.0 / valid) : 0.0f;
+  StepKey key{static_cast<uint64_t>(step), 0};
   Pass pass = pass_over(ctx);
   pass.dump = dump;
   for (const data::MicroBatch& micro : batch.micro) {
     Span span(tracer_, "micro-batch", "");
-    model_->train_micro_batch(pass, upload(micro), valid > 0 ? static_cast<float>(1.0 / valid) : 0.0f);
-    pass.first_row += static_cast<int64_t>(micro.tokens.size());
+    set_work(key, grad_scale);
+    train_micro_batch(pass, upload(micro));
+    key.first_row += static_cast<int64_t>(micro.tokens.size());
     ++pass.micro_batch;
   }
   if (dump) model_->dump_weights(*dump, quant_);
@@ -245,15 +275,16 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
   if (quant_.health_due()) r.health = quant_.health();
   quant_.begin_step(step + 1);
   push_quant_state();
-  Ctx next = context(scratch_, step + 1);
-  model_->refresh_images(next, quant_);
+  set_work({static_cast<uint64_t>(step) + 1, 0});
+  model_->refresh_images(ctx, quant_);
   return r;
 }
 
 double Engine::evaluate(const std::vector<data::MicroBatch>& batches) {
-  Ctx ctx = context(scratch_, 0);
+  Ctx ctx = context(scratch_);
   Pass pass = pass_over(ctx);
   pass.statistics = false;
+  set_work({});
   ops::zero(ctx, bytes_of(scalars_.loss_sums, 2 * sizeof(double)));
   int64_t valid = 0;
   for (const data::MicroBatch& b : batches) {

@@ -7,8 +7,10 @@
 //   -> weight images made again for the next step
 // On a GPU the host waits once, behind AdamW.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "config/run_config.h"
@@ -75,6 +77,8 @@ class Engine {
   // After masters and moments were loaded: working copies and images follow, as they were in the run that saved them before it ran
   // step `next_step` (from 0; stochastic rounding depends on it).
   void weights_loaded(int64_t next_step = 0);
+  // Kinds of micro-batches that are run as recordings (run.cuda_graphs).
+  size_t recordings() const { return recordings_; }
   int64_t updates() const { return updates_; }          // optimizer updates applied
   void set_updates(int64_t n) { updates_ = n; }
 
@@ -82,10 +86,12 @@ class Engine {
   void plan(const std::string& dump_modules);
   void allocate(bool poison);
   void allocate_state(Arena& arena);
-  // step: what stochastic rounding is keyed by; weight images are keyed by the step they serve.
-  Ctx context(Arena& scratch, int64_t step);
+  Ctx context(Arena& scratch);
+  // What operators read of the work they are given next.
+  void set_work(StepKey key, float grad_scale = 0.0f);
   Pass pass_over(Ctx& ctx) { return {ctx, quant_, activations_, scalars_.loss_sums}; }
   TokenBatch upload(const data::MicroBatch& batch);
+  void train_micro_batch(Pass& pass, const TokenBatch& tokens);
   void push_quant_state();
   void update(Ctx& ctx, double lr);
 
@@ -94,6 +100,17 @@ class Engine {
     double *loss_sums = nullptr, *squares = nullptr;   // [2], [parameters]
     StepOutcome* outcome = nullptr;
   };
+  // In the memory of the device, so that a recorded micro-batch serves every step. Weight images are keyed by the step they serve.
+  struct Work {
+    StepKey key;
+    float grad_scale;
+  };
+  // A micro-batch's forward and backward, recorded when its like comes for the second time. `counts`: what it adds to the registry's.
+  struct RecordedBatch {
+    Machine::Recording recording;
+    QuantRegistry::Counts counts{};
+  };
+  using BatchKind = std::tuple<std::vector<bool>, bool, int64_t>;   // QuantRegistry::work(), first micro-batch of its step, sequence length
   struct StepScalars {   // on the host
     double loss_sums[2];
     std::vector<double> squares;
@@ -109,6 +126,9 @@ class Engine {
   MemoryPlan plan_;
   Arena parameters_, images_, activations_, scratch_, state_;
   Scalars scalars_;
+  Work* work_ = nullptr;
+  std::map<BatchKind, RecordedBatch> recorded_;
+  size_t recordings_ = 0;
   Tensor ids_[4];   // a micro-batch's tokens, labels, positions and document starts on a device; empty on the CPU
   int64_t updates_ = 0;
   Tracer* tracer_ = nullptr;

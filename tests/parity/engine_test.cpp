@@ -189,6 +189,28 @@ INSTANTIATE_TEST_SUITE_P(Recipes, EngineBits, testing::Values("bf16", "blockwise
 INSTANTIATE_TEST_SUITE_P(Recipes, EngineBits, testing::Values("fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "custom"), [](const auto& recipe) { return recipe.param; });
 #endif
 
+// A recording runs again with other tokens, another step's random numbers, another count of valid tokens and other scales.
+TEST(engine_parity, recorded_micro_batches_have_the_same_bits) {
+  for (const char* recipe : {"delayed", "custom"}) {
+    RunConfig c = config(recipe, "cuda");
+    const bool delayed = c.precision.recipe == "delayed";
+    c.precision.calibration_steps = delayed ? 1 : 0;
+    c.log.stats_interval = delayed ? 0 : 2;
+    const int64_t steps = delayed ? 4 : 5;   // those that calibrate or gather statistics are another kind
+    c.run.cuda_graphs = false;
+    Engine plain(c);
+    c.run.cuda_graphs = true;
+    Engine recording(c, Engine::Memory::poisoned);
+    EXPECT_EQ(losses(recording, c, 0, steps), losses(plain, c, 0, steps)) << recipe;
+    EXPECT_EQ(states(recording), states(plain)) << recipe;
+    EXPECT_EQ(plain.recordings(), 0u);
+    EXPECT_EQ(recording.recordings(), delayed ? 2u : 4u) << recipe << ": first and later micro-batches, with statistics and without";
+    const auto want = plain.quant().totals(), got = recording.quant().totals();
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].elements, want[i].elements) << recipe;
+  }
+}
+
 TEST(engine_parity, short_validation_batches_are_filled_up) {
   const RunConfig c = config("blockwise", "cuda"), on_cpu = config("blockwise", "cpu");
   Engine device(c, Engine::Memory::poisoned), cpu(on_cpu);

@@ -90,7 +90,6 @@ QuantTarget target_of(const Case& c, const float* stored, float* amax, int64_t* 
   t.amax = amax;
   t.nonfinite = nonfinite;
   t.site_hash = 0x123456789ABCDEFull;
-  t.first_row = 77;
   t.row_health = c.health ? row : nullptr;
   t.col_health = c.health ? col : nullptr;
   return t;
@@ -105,7 +104,7 @@ Results run_host(Rig& rig, const Case& c, int64_t rows, int64_t cols, const Prod
   QuantizedOut out{c.spec.row, c.spec.col, {}, {}, target_of(c, &c.stored, &r.amax, &r.nonfinite, &r.row_health, &r.col_health)};
   if (c.row) out.row = alloc_image(memory, c.spec.row, rows, cols, false);
   if (c.col) out.col = alloc_image(memory, c.spec.col, rows, cols, true);
-  rig.on_host([&](Ctx& ctx) { produce(ctx, false, out); }, 11, 5);
+  rig.on_host([&](Ctx& ctx) { produce(ctx, false, out); }, 11, {5, 77});
   if (c.row) r.row = Rig::host_image(out.row, false);
   if (c.col) r.col = Rig::host_image(out.col, true);
   return r;
@@ -120,7 +119,7 @@ Results run_device(Rig& rig, const Case& c, int64_t rows, int64_t cols, const Pr
   QuantizedOut out{c.spec.row, c.spec.col, {}, {}, target_of(c, stored, amax, nonfinite, row, col)};
   if (c.row) out.row = rig.upload_image(c.spec.row, rows, cols, false);
   if (c.col) out.col = rig.upload_image(c.spec.col, rows, cols, true);
-  rig.on_device([&](Ctx& ctx) { produce(ctx, true, out); }, 11, 5);
+  rig.on_device([&](Ctx& ctx) { produce(ctx, true, out); }, 11, {5, 77});
   if (c.row) r.row = rig.download_image(out.row, false);
   if (c.col) r.col = rig.download_image(out.col, true);
   r.amax = rig.download_value(amax);

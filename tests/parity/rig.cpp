@@ -78,14 +78,14 @@ Rig::Image Rig::host_image(const Operand& image, bool column) {
   return out;
 }
 
-void Rig::on_device(const std::function<void(Ctx&)>& op, uint64_t seed, uint64_t step) {
+void Rig::on_device(const std::function<void(Ctx&)>& op, uint64_t seed, StepKey key) {
   Arena counted;
   Ctx plan(&device_, pool_, counted);
   op(plan);
   Arena scratch(counted.high_water_bytes(), device_.memory(), true);
   Ctx ctx(&device_, pool_, scratch);
   ctx.seed = seed;
-  ctx.step = step;
+  ctx.key = upload_value(key);
 #ifdef OCTET_SIMT
   // Another order of threads each time: callers call twice and compare.
   constexpr simt::Order orders[] = {simt::Order::forward, simt::Order::backward, simt::Order::interleaved};
@@ -96,14 +96,14 @@ void Rig::on_device(const std::function<void(Ctx&)>& op, uint64_t seed, uint64_t
   EXPECT_EQ(scratch.high_water_bytes(), counted.high_water_bytes()) << "the dry run counted other scratch memory";
 }
 
-void Rig::on_host(const std::function<void(Ctx&)>& op, uint64_t seed, uint64_t step) {
+void Rig::on_host(const std::function<void(Ctx&)>& op, uint64_t seed, StepKey key) {
   Arena counted;
   Ctx plan(pool_, counted, GemmMath::blas);
   op(plan);
   Arena scratch(counted.high_water_bytes(), true);
   Ctx ctx(pool_, scratch, GemmMath::blas);
   ctx.seed = seed;
-  ctx.step = step;
+  ctx.key = &key;
   op(ctx);
 }
 

@@ -102,9 +102,9 @@ class Rig {
   static Image host_image(const Operand& image, bool column);
 
   // Runs `op` on the device as the engine does: scratch counted by a dry run, then poisoned.
-  void on_device(const std::function<void(Ctx&)>& op, uint64_t seed = 1, uint64_t step = 0);
+  void on_device(const std::function<void(Ctx&)>& op, uint64_t seed = 1, StepKey key = {});
   // The same operator on the CPU.
-  void on_host(const std::function<void(Ctx&)>& op, uint64_t seed = 1, uint64_t step = 0);
+  void on_host(const std::function<void(Ctx&)>& op, uint64_t seed = 1, StepKey key = {});
   // Fails the test when a guard was overwritten; then forgets all device memory.
   void reset();
 

@@ -275,9 +275,12 @@ TEST(cross_entropy, loss_and_gradient) {
       for (int64_t i = 0; i < rows; ++i) labels.set(i, i == 2 ? -1.0 : static_cast<double>(i * 97 % vocab));
       Both b(rig);
       const int logits = b.updated(normal("logits", dtype, {rows, width}, 4.0)), ids = b.input(labels), loss = b.output(Dtype::f32, {rows}), z = b.output(Dtype::f32, {rows});
+      Host factor(Dtype::f32, {1});
+      factor.set(0, 0.125);
+      const int scale = b.input(factor);
       const auto call = [&](auto&& op) {
         return [&, op](Ctx& ctx, const std::vector<Tensor>& t) {
-          op(ctx, t[static_cast<size_t>(logits)], t[static_cast<size_t>(ids)], vocab, 1e-4f, 0.125f, true, t[static_cast<size_t>(loss)], t[static_cast<size_t>(z)]);
+          op(ctx, t[static_cast<size_t>(logits)], t[static_cast<size_t>(ids)], vocab, 1e-4f, t[static_cast<size_t>(scale)].as<float>(), t[static_cast<size_t>(loss)], t[static_cast<size_t>(z)]);
         };
       };
       b.run(call(cpu::cross_entropy), call(cuda::cross_entropy));
@@ -299,7 +302,7 @@ TEST(cross_entropy, logits_that_are_not_finite_show) {
     logits.set(place, std::numeric_limits<double>::quiet_NaN());
     logits.set(width + place, std::numeric_limits<double>::infinity());
     const Tensor x = rig.upload(logits), ids = rig.upload(labels), loss = rig.upload(Host(Dtype::f32, {3}), true), z = rig.upload(Host(Dtype::f32, {3}), true);
-    rig.on_device([&](Ctx& ctx) { cuda::cross_entropy(ctx, x, ids, vocab, 0.0f, 1.0f, false, loss, z); });
+    rig.on_device([&](Ctx& ctx) { cuda::cross_entropy(ctx, x, ids, vocab, 0.0f, nullptr, loss, z); });
     const Host got = rig.download(loss);
     EXPECT_TRUE(std::isnan(got.at(0))) << place << ": " << got.at(0);
     EXPECT_FALSE(std::isfinite(got.at(1))) << place << ": " << got.at(1);

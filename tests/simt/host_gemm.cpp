@@ -6,6 +6,7 @@
 #include "cuda/device.h"
 #include "cuda/gemm/plans.h"
 #include "numerics/formats.h"
+#include "simt.h"
 
 namespace octet::cuda {
 namespace {
@@ -35,14 +36,7 @@ std::vector<float> decoded(const Operand& o) {
   return x;
 }
 
-}  // namespace
-
-struct GemmPlans::Plan {};
-GemmPlans::GemmPlans(Device& device) : device_(device) {}
-GemmPlans::~GemmPlans() = default;
-
-void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
-  plans_[p];
+void multiply(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
   const std::vector<float> a = decoded(term.a), b = decoded(term.b);
   for (int64_t m = 0; m < p.m; ++m) {
     for (int64_t n = 0; n < p.n; ++n) {
@@ -57,6 +51,17 @@ void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView
       }
     }
   }
+}
+
+}  // namespace
+
+struct GemmPlans::Plan {};
+GemmPlans::GemmPlans(Device& device) : device_(device) {}
+GemmPlans::~GemmPlans() = default;
+
+void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
+  plans_[p];
+  simt::submit(device_.stream(), [=] { multiply(p, term, out, bias); });
 }
 
 // No algorithms to choose from: the words of a product are those it was given, or a function of its name, so that their way through checkpoints can be tested.

@@ -9,6 +9,17 @@
 #include <string>
 #include <vector>
 
+struct CUstream_st {
+  bool recording = false;
+  std::vector<std::function<void()>> recorded;
+};
+struct CUgraph_st {
+  std::vector<std::function<void()>> work;
+};
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
+
 namespace simt {
 namespace {
 
@@ -209,6 +220,28 @@ void finish_copies(int pending) {
     groups.erase(groups.begin());
   }
 }
+
+CUstream_st* make_stream() { return new CUstream_st; }
+bool recording(const CUstream_st* stream) { return stream && stream->recording; }
+void submit(CUstream_st* stream, std::function<void()> work) {
+  if (!recording(stream)) return work();
+  stream->recorded.push_back(std::move(work));
+}
+void begin_recording(CUstream_st* stream) {
+  stream->recording = true;
+  stream->recorded.clear();
+}
+CUgraph_st* end_recording(CUstream_st* stream) {
+  stream->recording = false;
+  return new CUgraph_st{std::move(stream->recorded)};
+}
+CUgraphExec_st* instantiate(const CUgraph_st* graph) { return new CUgraphExec_st{graph->work}; }
+void launch(const CUgraphExec_st* executable) {
+  for (const auto& work : executable->work) work();
+}
+void destroy(CUstream_st* stream) { delete stream; }
+void destroy(CUgraph_st* graph) { delete graph; }
+void destroy(CUgraphExec_st* executable) { delete executable; }
 
 void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body) {
   Machine& m = machine();

@@ -12,6 +12,10 @@
 #include <cstdint>
 #include <functional>
 
+struct CUstream_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+
 namespace simt {
 
 struct Index3 {
@@ -44,6 +48,18 @@ void copy_later(void* to, const void* from, int bytes, bool valid);
 void close_copies();
 // Until at most `pending` groups are left open.
 void finish_copies(int pending);
+
+// Streams do what they are given at once, unless they record. Recorded work is what was submitted, with its arguments as they were then (CUDA graphs).
+CUstream_st* make_stream();
+bool recording(const CUstream_st* stream);
+void submit(CUstream_st* stream, std::function<void()> work);
+void begin_recording(CUstream_st* stream);
+CUgraph_st* end_recording(CUstream_st* stream);
+CUgraphExec_st* instantiate(const CUgraph_st* graph);
+void launch(const CUgraphExec_st* executable);
+void destroy(CUstream_st* stream);
+void destroy(CUgraph_st* graph);
+void destroy(CUgraphExec_st* executable);
 
 // Runs `body` once for each thread of the grid. Throws std::runtime_error on a deadlock.
 void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body);

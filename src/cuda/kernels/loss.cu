@@ -13,14 +13,14 @@ constexpr int threads = 512;
 __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xFF800000u); }
 
 template <class T>
-__device__ __forceinline__ void write_gradient(T* x, const CrossEntropy& p, float shift, float factor, int64_t label) {
+__device__ __forceinline__ void write_gradient(T* x, const CrossEntropy& p, float shift, float factor, int64_t label, float grad_scale) {
   for (int64_t c = threadIdx.x * vector_width; c < p.width; c += threads * vector_width) {
     Vector<T> v = load(static_cast<const T*>(x), c, p.width);
 #pragma unroll
     for (int i = 0; i < vector_width; ++i) {
       float g = 0.0f;
       if (factor != 0.0f && c + i < p.vocab) g = fast_exp(v.at(i) - shift) * factor;
-      if (c + i == label) g -= p.grad_scale;
+      if (c + i == label) g -= grad_scale;
       v.set(i, g);
     }
     store(x, c, p.width, v);
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(threads) cross_entropy(CrossEntropy p) {
   const int32_t label = p.labels[row];
   if (label < 0) {
     if (threadIdx.x == 0) p.loss[row] = p.z[row] = 0.0f;
-    if (p.backward) write_gradient(x, p, 0.0f, 0.0f, -1);
+    if (p.grad_scale) write_gradient(x, p, 0.0f, 0.0f, -1, 0.0f);
     return;
   }
   float largest = minus_infinity(), sum = 0.0f;
@@ -56,9 +56,10 @@ __global__ void __launch_bounds__(threads) cross_entropy(CrossEntropy p) {
     p.loss[row] = lse - to_float(x[label]);
     p.z[row] = p.z_coefficient * lse * lse;
   }
-  if (!p.backward) return;
+  if (!p.grad_scale) return;
   __syncthreads();   // x[label] was read
-  write_gradient(x, p, shift, p.grad_scale * (1.0f + 2.0f * p.z_coefficient * lse) / total, label);
+  const float grad_scale = *p.grad_scale;
+  write_gradient(x, p, shift, grad_scale * (1.0f + 2.0f * p.z_coefficient * lse) / total, label, grad_scale);
 }
 
 }  // namespace

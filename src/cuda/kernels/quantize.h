@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/step_key.h"
 #include "recipe/health.h"
 
 namespace octet::cuda {
@@ -59,8 +60,8 @@ struct StatisticsParams {
 };
 
 struct RandomParams {
-  uint64_t seed = 0, step = 0, site_hash = 0;
-  int64_t first_row = 0;
+  uint64_t seed = 0, site_hash = 0;
+  const StepKey* key = nullptr;   // read by stochastic rounding only
 };
 
 // What the general family needs beside its operands, for one image of a matrix.

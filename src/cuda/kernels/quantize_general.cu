@@ -107,7 +107,8 @@ template <SourceKind K, class T, bool Health>
 __global__ void __launch_bounds__(threads) encode_general(SourceParams s, ImageParams image, Blocks b, const float* multiplier, RandomParams random, float limit, ImageHealth* tiles) {
   __shared__ uint8_t turned[side][side + 4];
   const Dtype format = image.scale.format;
-  const PhiloxStream rng(random.seed, RngPurpose::stochastic_rounding, random.site_hash, random.step);
+  const StepKey key = image.stochastic ? *random.key : StepKey{};
+  const PhiloxStream rng(random.seed, RngPurpose::stochastic_rounding, random.site_hash, key.step);
   Observed seen;
 #pragma unroll
   for (int pass = 0; pass < rows_a_thread; ++pass) {
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(threads) encode_general(SourceParams s, ImageP
     if (at.row < s.rows && at.column < s.cols) {
       const int64_t block_row = at.row / b.rows, block_column = at.column / b.cols;
       const float x = source_element<K, T>(s, at.row, at.column), m = multiplier[block_row * b.row_stride + block_column * b.col_stride], scaled = x * m;
-      const uint8_t q = image.stochastic ? encode_stochastic(format, scaled, rng.word(static_cast<uint64_t>((random.first_row + at.row) * s.cols + at.column))) : encode(format, scaled);
+      const uint8_t q = image.stochastic ? encode_stochastic(format, scaled, rng.word(static_cast<uint64_t>((key.first_row + at.row) * s.cols + at.column))) : encode(format, scaled);
       if (image.transposed) {
         turned[at.in_column][at.in_row] = q;
       } else {

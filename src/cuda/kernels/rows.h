@@ -57,12 +57,12 @@ void launch_embedding_backward(cudaStream_t stream, bool wide, const void* d_out
 
 struct CrossEntropy {
   bool wide;
-  void* logits;              // overwritten by their gradient when backward
+  void* logits;              // overwritten by their gradient when there is a grad_scale
   const int32_t* labels;
   float *loss, *z;
   int64_t rows, width, vocab;
-  float z_coefficient, grad_scale;
-  bool backward;
+  float z_coefficient;
+  const float* grad_scale;   // null: no gradient
 };
 void launch_cross_entropy(cudaStream_t stream, const CrossEntropy& p);
 

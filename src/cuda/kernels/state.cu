@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(threads) adamw(AdamwParams p, AdamwStep step) 
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint4 random{};
-    if constexpr (sizeof(Moment) == 2) random = PhiloxStream(p.seed, RngPurpose::moments, p.name_hash, p.step).block(static_cast<uint64_t>(c / 4 + half));
+    if constexpr (sizeof(Moment) == 2) random = PhiloxStream(p.seed, RngPurpose::moments, p.name_hash, p.key->step).block(static_cast<uint64_t>(c / 4 + half));
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int i = 4 * half + j;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/step_key.h"
 #include "numerics/adamw.h"
 #include "ops/step_control.h"
 
@@ -17,7 +18,8 @@ struct AdamwParams {
   uint16_t* working;     // bf16 or null
   int64_t elements;
   bool narrow_moments;
-  uint64_t seed, name_hash, step;
+  uint64_t seed, name_hash;
+  const StepKey* key;    // read by narrow moments only
   const StepControl* control;
 };
 void launch_adamw(cudaStream_t stream, const AdamwParams& p, const AdamwStep& step);

@@ -81,18 +81,20 @@ using std::max;
 using std::min;
 
 // ---- host functions
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900 };
 inline const char* cudaGetErrorString(cudaError_t e) { return e == cudaSuccess ? "no error" : "an error of the emulated runtime"; }
 inline const char* cudaGetErrorName(cudaError_t e) { return e == cudaSuccess ? "cudaSuccess" : "cudaError"; }
-struct CUstream_st;
 using cudaStream_t = CUstream_st*;
+using cudaEvent_t = struct CUevent_st*;
+using cudaGraph_t = struct CUgraph_st*;
+using cudaGraphExec_t = struct CUgraphExec_st*;
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  if (bytes) memmove(to, from, bytes);
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
+  simt::submit(stream, [=] { if (bytes) memmove(to, from, bytes); });
   return cudaSuccess;
 }
-inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t) {
-  if (bytes) memset(at, value, bytes);
+inline cudaError_t cudaMemsetAsync(void* at, int value, size_t bytes, cudaStream_t stream) {
+  simt::submit(stream, [=] { if (bytes) memset(at, value, bytes); });
   return cudaSuccess;
 }
 // Device memory is host memory.
@@ -121,9 +123,24 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   return cudaSuccess;
 }
 enum { cudaStreamNonBlocking = 1 };
-inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { *s = nullptr; return cudaSuccess; }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { *s = simt::make_stream(); return cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t s) { simt::destroy(s); return cudaSuccess; }
+// A stream that records cannot be waited for, as on a device.
+inline cudaError_t cudaStreamSynchronize(cudaStream_t s) { return simt::recording(s) ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) { simt::begin_recording(s); return cudaSuccess; }
+inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) { *graph = simt::end_recording(s); return cudaSuccess; }
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) { *executable = simt::instantiate(graph); return cudaSuccess; }
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { simt::destroy(graph); return cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) { simt::destroy(executable); return cudaSuccess; }
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) { simt::launch(executable); return cudaSuccess; }
+enum { cudaHostAllocDefault = 0, cudaEventDisableTiming = 2 };
+inline cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) { return cudaMalloc(p, bytes); }
+inline cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { *e = nullptr; return cudaSuccess; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 template <class K>
 cudaError_t cudaFuncSetAttribute(K*, cudaFuncAttribute, int) { return cudaSuccess; }
@@ -143,7 +160,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...)
   if (threads == 0 || threads > 1024 || g.x == 0 || g.y == 0 || g.y > 65535 || g.z == 0 || g.z > 65535 || c->dynamicSmemBytes > 232448) return cudaErrorInvalidConfiguration;
   std::tuple<std::decay_t<P>...> copies(std::forward<A>(arguments)...);
   try {
-    simt::run({g.x, g.y, g.z}, {b.x, b.y, b.z}, c->dynamicSmemBytes, [&] { std::apply(kernel, copies); });
+    simt::submit(c->stream, [=, shared = c->dynamicSmemBytes] {
+      simt::run({g.x, g.y, g.z}, {b.x, b.y, b.z}, shared, [&] { std::apply(kernel, copies); });
+    });
   } catch (const std::exception& error) {
     fprintf(stderr, "%s\n", error.what());
     return cudaErrorLaunchFailure;

@@ -15,7 +15,7 @@ struct Result {
 Result cross_entropy(const Buffer& logits, Buffer& labels, int64_t vocab, float z, float scale, bool backward = true) {
   const int64_t n = labels.elements();
   const Outputs out = run({logits, Buffer(Dtype::f32, {n}, 0xFF), Buffer(Dtype::f32, {n}, 0xFF)}, [&](Ctx& ctx, Outputs& o) {
-    ops::cross_entropy(ctx, o[0].tensor(), labels.tensor(), vocab, z, scale, backward, o[1].tensor(), o[2].tensor());
+    ops::cross_entropy(ctx, o[0].tensor(), labels.tensor(), vocab, z, backward ? &scale : nullptr, o[1].tensor(), o[2].tensor());
   });
   return {out[0], out[1], out[2]};
 }
@@ -106,23 +106,24 @@ TEST(cross_entropy, z_loss_by_directional_derivatives) {
     Machine m;
     const auto total = [&] {
       Buffer copy = logits;
-      ops::cross_entropy(m.ctx, copy.tensor(), labels.tensor(), vocab, z, scale, false, loss.tensor(), zs.tensor());
+      ops::cross_entropy(m.ctx, copy.tensor(), labels.tensor(), vocab, z, nullptr, loss.tensor(), zs.tensor());
       double sum = 0;
       for (int64_t t = 0; t < n; ++t) sum += loss.at(t) + zs.at(t);
       return static_cast<double>(scale) * sum;
     };
     Buffer grad = logits;
-    ops::cross_entropy(m.ctx, grad.tensor(), labels.tensor(), vocab, z, scale, true, loss.tensor(), zs.tensor());
+    ops::cross_entropy(m.ctx, grad.tensor(), labels.tensor(), vocab, z, &scale, loss.tensor(), zs.tensor());
     expect_gradient({&logits}, {grad}, total);
   }
 }
 
 TEST(cross_entropy, wrong_shapes_are_internal_errors) {
   Machine m;
+  const float one = 1.0f;
   Buffer logits(Dtype::bf16, {2, 8}), labels = integers({0, 1}), three = integers({0, 1, 2}), loss(Dtype::f32, {2}), z(Dtype::f32, {2});
-  EXPECT_THROW(ops::cross_entropy(m.ctx, logits.tensor(), labels.tensor(), 9, 0, 1, true, loss.tensor(), z.tensor()), Error);
-  EXPECT_THROW(ops::cross_entropy(m.ctx, logits.tensor(), labels.tensor(), 0, 0, 1, true, loss.tensor(), z.tensor()), Error);
-  EXPECT_THROW(ops::cross_entropy(m.ctx, logits.tensor(), three.tensor(), 8, 0, 1, true, loss.tensor(), z.tensor()), Error);
+  EXPECT_THROW(ops::cross_entropy(m.ctx, logits.tensor(), labels.tensor(), 9, 0, &one, loss.tensor(), z.tensor()), Error);
+  EXPECT_THROW(ops::cross_entropy(m.ctx, logits.tensor(), labels.tensor(), 0, 0, &one, loss.tensor(), z.tensor()), Error);
+  EXPECT_THROW(ops::cross_entropy(m.ctx, logits.tensor(), three.tensor(), 8, 0, &one, loss.tensor(), z.tensor()), Error);
 }
 
 TEST(embedding, gathers_rows_and_scatters_gradients) {

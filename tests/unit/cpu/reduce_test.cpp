@@ -214,7 +214,8 @@ TEST(adamw, bf16_moments_are_unbiased_and_follow_seed_step_and_name) {
   const auto moments = [&](uint64_t seed, uint64_t step, uint64_t name_hash) {
     Machine machine;
     machine.ctx.seed = seed;
-    machine.ctx.step = step;
+    const StepKey key{step, 0};
+    machine.ctx.key = &key;
     Buffer master = w, m(Dtype::bf16, {n}), v(Dtype::bf16, {n});
     const StepControl control{1.0f, 0};
     ops::adamw(machine.ctx, {master.tensor(), {}, m.tensor(), v.tensor(), g.tensor(), {}}, step_at(1, 1e-3f, 0.0f), name_hash, &control);
@@ -244,6 +245,8 @@ TEST(adamw, a_skipped_step_touches_nothing) {
     Buffer w = normal("w", Dtype::f32, {n}), m = normal("m", moments, {n}), v = normal("v", moments, {n}), g = normal("g", Dtype::f32, {n}), copy = normal("c", Dtype::bf16, {n});
     const auto before = std::array{w.bytes(), m.bytes(), v.bytes(), g.bytes(), copy.bytes()};
     Machine machine;
+    const StepKey key;
+    machine.ctx.key = &key;
     const StepControl control{1.0f, 1};
     ops::adamw(machine.ctx, {w.tensor(), {}, m.tensor(), v.tensor(), g.tensor(), copy.tensor()}, step_at(1, 1e-3f, 0.1f), 0, &control);
     EXPECT_EQ(before, (std::array{w.bytes(), m.bytes(), v.bytes(), g.bytes(), copy.bytes()}));

@@ -11,10 +11,9 @@ QuantSpec stochastic(Dtype format, int64_t block_rows, int64_t block_cols, Scale
   return s;
 }
 
-QuantTarget site(const char* name, int64_t first_row = 0) {
+QuantTarget site(const char* name) {
   QuantTarget t;
   t.site_hash = fnv1a64(name);
-  t.first_row = first_row;
   return t;
 }
 
@@ -23,6 +22,7 @@ const QuantSpec specs[] = {stochastic(Dtype::e5m2, 0, 0), stochastic(Dtype::e4m3
 
 TEST(stochastic, each_element_rounds_by_the_word_of_its_key) {
   const int64_t rows = 45, cols = 150;
+  const StepKey key{5, 1000};
   for (const QuantSpec& s : specs) {
     for (Dtype dtype : both_dtypes) {
       for (bool column : {false, true}) {
@@ -30,7 +30,7 @@ TEST(stochastic, each_element_rounds_by_the_word_of_its_key) {
         Image image(s, rows, cols, column);
         const Outputs out = run({image.data, image.scale_inv}, [&](Ctx& ctx, Outputs& o) {
           ctx.seed = 77;
-          ctx.step = 5;
+          ctx.key = &key;
           Image target = image;
           QuantizedOut q;
           (column ? q.col_spec : q.row_spec) = s;
@@ -38,7 +38,7 @@ TEST(stochastic, each_element_rounds_by_the_word_of_its_key) {
           operand = target.operand();
           operand.data = o[0].tensor();
           operand.scale_inv = o[1].tensor();
-          q.target = site("layers.0.mlp.down/dy", 1000);
+          q.target = site("layers.0.mlp.down/dy");
           ops::quantize(ctx, x.columns(2, cols), q);
         });
         image.data = out[0];
@@ -72,21 +72,22 @@ TEST(stochastic, each_element_rounds_by_the_word_of_its_key) {
 TEST(stochastic, a_split_of_the_rows_changes_nothing) {
   Machine m(GemmMath::fixed, 2);
   m.ctx.seed = 3;
-  m.ctx.step = 9;
+  StepKey key{9, 0};
+  m.ctx.key = &key;
   const int64_t rows = 64, cols = 96;
   Buffer x = normal("split", Dtype::bf16, {rows, cols});
   QuantSpec delayed = stochastic(Dtype::e4m3, 0, 0);
   delayed.scaling = Scaling::delayed;
   const float scale = 100.0f;
   for (const QuantSpec& s : {stochastic(Dtype::e4m3, 1, 32, ScaleKind::e8m0), stochastic(Dtype::e5m2, 1, 0), delayed}) {
-    QuantTarget whole_target = site("w");
-    whole_target.stored_scale = &scale;
-    const Image whole = quantized(m.ctx, x.tensor(), s, false, whole_target);
+    QuantTarget target = site("w");
+    target.stored_scale = &scale;
+    key.first_row = 0;
+    const Image whole = quantized(m.ctx, x.tensor(), s, false, target);
     std::vector<uint8_t> joined;
     for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 13}, {13, 1}, {14, 50}}) {
-      QuantTarget part = site("w", begin);
-      part.stored_scale = &scale;
-      const Image image = quantized(m.ctx, x.tensor().slice_rows(begin, count), s, false, part);
+      key.first_row = begin;
+      const Image image = quantized(m.ctx, x.tensor().slice_rows(begin, count), s, false, target);
       joined.insert(joined.end(), image.data.bytes().begin(), image.data.bytes().end());
     }
     EXPECT_EQ(joined, whole.data.bytes());
@@ -99,7 +100,8 @@ TEST(stochastic, seed_step_and_site_are_all_in_the_key) {
   const auto codes = [&](uint64_t seed, uint64_t step, const char* name) {
     Machine m;
     m.ctx.seed = seed;
-    m.ctx.step = step;
+    const StepKey key{step, 0};
+    m.ctx.key = &key;
     return quantized(m.ctx, x.tensor(), s, false, site(name)).data.bytes();
   };
   const std::vector<uint8_t> base = codes(1, 1, "a");
@@ -122,7 +124,8 @@ TEST(stochastic, is_unbiased_over_steps) {
     double sum = 0, squares = 0;
     int64_t n = 0;
     for (uint64_t step = 0; step < 16; ++step) {
-      m.ctx.step = step;
+      const StepKey key{step, 0};
+      m.ctx.key = &key;
       const Image q = quantized(m.ctx, x.tensor(), s, false, target);
       for (int64_t i = 0; i < x.elements(); ++i, ++n) {
         const double e = decode(Dtype::e4m3, q.data.code(i)) - static_cast<double>(x.f(i));
