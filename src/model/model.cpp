@@ -106,8 +106,8 @@ int64_t Model::parameter_count() const {
   return n;
 }
 
-void Model::allocate_parameters(Arena& arena) {
-  for (const auto& p : params_) allocate(*p, arena, formats_);
+void Model::allocate_parameters(Arena& arena, Arena& states) {
+  for (const auto& p : params_) allocate(*p, arena, states, formats_);
   rope_table_ = arena.alloc(Dtype::f32, {seq_len_, heads_.rotary_dim});
 }
 

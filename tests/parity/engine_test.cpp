@@ -239,6 +239,24 @@ TEST(engine_parity, compact_states) {
   EXPECT_LT(device.memory().moments, whole.memory().moments);
 }
 
+TEST(engine_parity, offloaded_states_have_the_same_bits) {
+  for (const char* recipe : {"fp32", "blockwise"}) {
+    RunConfig c = config(recipe, "cuda");
+    c.optim.moments = "bf16";
+    Engine resident(c);
+    c.optim.offload = true;
+    Engine offloaded(c);
+    EXPECT_EQ(losses(offloaded, c, 0, 2), losses(resident, c, 0, 2)) << recipe;
+    EXPECT_EQ(states(offloaded), states(resident)) << recipe;
+    const MemoryPlan a = offloaded.memory(), b = resident.memory();
+    const size_t wanted = a.moments + (c.precision.recipe == "fp32" ? 0 : a.master);
+    EXPECT_GE(a.offloaded, wanted) << recipe;
+    EXPECT_LE(a.offloaded, wanted + wanted / 4) << recipe << ": rounded to 256 bytes a tensor";
+    EXPECT_LE(a.total() + wanted, b.total()) << recipe;
+    EXPECT_EQ(b.offloaded, 0u);
+  }
+}
+
 TEST(engine_parity, non_finite_steps_are_skipped_and_named) {
   for (const char* recipe : {"bf16", "delayed"}) {
     const RunConfig c = config(recipe, "cuda");
