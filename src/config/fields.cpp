@@ -145,6 +145,9 @@ void add_layout(Table<RunConfig>& t) {
   t.add(kWarn, OCTET_FIELD(parallel.sequence_parallel), "this version runs on one process: false");
   t.add(kFree, OCTET_FIELD(recompute.modules), "activations computed again in the backward pass instead of kept")
       .one_of({"norm", "swiglu", "attention", "block"});
+  t.add(kWarn, OCTET_FIELD(recompute.swiglu_inputs), "how gate and up, the largest activations, are kept for backward: as they are computed, or in half the memory in E4M3 with a scale for each "
+                                                     "1x128 block (the forward pass does not change; gradients see their rounding)")
+      .one_of({"bf16", "fp8"});
 }
 
 void add_running(Table<RunConfig>& t) {

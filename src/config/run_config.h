@@ -158,6 +158,7 @@ struct ParallelConfig {   // 1 everywhere until the parallel parts land; other v
 
 struct RecomputeConfig {
   std::vector<std::string> modules;   // norm | swiglu | attention | block
+  std::string swiglu_inputs = "bf16"; // bf16 | fp8: how gate and up wait for backward
   bool operator==(const RecomputeConfig&) const = default;
 };
 

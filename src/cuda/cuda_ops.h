@@ -12,6 +12,7 @@
 namespace octet::cuda {
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out);
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out);
 void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
 void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tensor& gamma, float eps, const RmsNormOut& out);
 void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor& gamma, const Tensor& rstd, const Tensor& d_residual, const Tensor& dx,

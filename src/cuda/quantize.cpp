@@ -79,6 +79,13 @@ SourceParams plain_source(const MatrixView& x) {
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) { quantize_source(ctx, plain_source(x), out); }
 
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
+  if (ctx.planning() || out.elements() == 0) return;
+  QuantSpec spec;
+  spec.format = image.data.dtype;
+  launch_dequantize(ctx.cuda().stream(), image_params(image, spec, false, nullptr), out.rows, out.cols, out.dtype == Dtype::f32, out.data, out.ld);
+}
+
 void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const QuantizedOut& images) {
   SourceParams s = plain_source(gate_up);
   s.kind = SourceKind::swiglu;

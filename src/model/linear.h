@@ -38,6 +38,7 @@ class Linear {
 
   const std::string& module() const { return module_; }
   const Recipe& recipe() const { return recipe_; }
+  ImageLayout image_layout() const { return layout_; }
   int64_t in_features() const { return in_; }
   int64_t out_features() const { return out_; }
   const std::vector<Part>& parts() const { return parts_; }

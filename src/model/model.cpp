@@ -25,6 +25,7 @@ RecomputePolicy recompute_policy(const RecomputeConfig& c) {
     p.attention |= m == "attention";
     p.block |= m == "block";
   }
+  p.swiglu_fp8 = c.swiglu_inputs == "fp8";
   return p;
 }
 

@@ -56,6 +56,13 @@ void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   OCTET_FORWARD(quantize, ctx, x, out);
 }
 
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
+  check_high_precision("dequantize", "out", out.dtype);
+  OCTET_CHECK(image.quantized() && image.data.rows == out.rows && image.data.cols == out.cols, "dequantize: {} {}x{} to {}x{}", name(image.data.dtype), image.data.rows, image.data.cols,
+              out.rows, out.cols);
+  OCTET_FORWARD(dequantize, ctx, image, out);
+}
+
 void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
   OCTET_CHECK(!terms.empty(), "gemm: no terms");
   for (const GemmTerm& t : terms) {

@@ -26,5 +26,7 @@ struct QuantizedOut {
 namespace ops {
 // x: [rows, cols] bf16 or f32, any ld.
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out);
+// out = round(decode(q) * scale_inv): the stored matrix of a row image. out: bf16 or f32, of its rows and columns, any ld.
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out);
 }  // namespace ops
 }  // namespace octet

@@ -257,6 +257,20 @@ TEST(engine_parity, offloaded_states_have_the_same_bits) {
   }
 }
 
+TEST(engine_parity, swiglu_inputs_kept_in_fp8) {
+  RunConfig c = config("blockwise", "cuda");
+  Engine whole(c);
+  c.recompute.swiglu_inputs = "fp8";
+  Engine device(c, Engine::Memory::poisoned);
+  c.run.device = "cpu";
+  Engine cpu(c);
+  EXPECT_LT(device.memory().activations, whole.memory().activations);
+  const auto a = losses(device, c, 0, 3), b = losses(cpu, c, 0, 3), unrounded = losses(whole, c, 0, 3);
+  EXPECT_EQ(a.front(), unrounded.front()) << "forward does not change";
+  EXPECT_NE(a.back(), unrounded.back());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], loss_tolerance);
+}
+
 TEST(engine_parity, non_finite_steps_are_skipped_and_named) {
   for (const char* recipe : {"bf16", "delayed"}) {
     const RunConfig c = config(recipe, "cuda");

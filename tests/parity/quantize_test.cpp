@@ -212,4 +212,36 @@ TEST(quantize, columns_of_a_wider_matrix) {
   }
 }
 
+// Into columns of a wider matrix, which keeps its others.
+TEST(quantize, images_read_back) {
+  Rig rig;
+  for (const Spec& spec : specs()) {
+    if (!spec.row.quantized()) continue;
+    for (const Size& extent : sizes) {
+      for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
+        const int64_t rows = extent.rows, cols = extent.cols, width = cols + 24;
+        const std::string what = std::string(spec.name) + " " + name(dtype).data() + " " + std::to_string(rows) + "x" + std::to_string(cols);
+        Host x = matrix(what, Dtype::bf16, rows, cols, false), want = normal("out", dtype, {rows, width}), start = want;
+        Arena memory(size_t{1} << 20);
+        QuantizedOut on_host{spec.row, {}, alloc_image(memory, spec.row, rows, cols, false), {}, {}};
+        const float stored = 3.0f;
+        on_host.target.stored_scale = &stored;
+        QuantizedOut on_device{spec.row, {}, rig.upload_image(spec.row, rows, cols, false), {}, {}};
+        on_device.target.stored_scale = rig.upload_value(stored);
+        const Tensor device_x = rig.upload(x), got = rig.upload(start);
+        rig.on_host([&](Ctx& ctx) {
+          cpu::quantize(ctx, x.tensor(), on_host);
+          cpu::dequantize(ctx, on_host.row, MatrixView(want.tensor()).columns(8, cols));
+        }, 11, {5, 77});
+        rig.on_device([&](Ctx& ctx) {
+          cuda::quantize(ctx, device_x, on_device);
+          cuda::dequantize(ctx, on_device.row, MatrixView(got).columns(8, cols));
+        }, 11, {5, 77});
+        expect_same(rig.download(got), want, what);
+        rig.reset();
+      }
+    }
+  }
+}
+
 }  // namespace

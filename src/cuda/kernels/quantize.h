@@ -87,7 +87,7 @@ void launch_quantize_general(cudaStream_t stream, const SourceParams& source, co
 // The source's rounded values alone.
 void launch_source_values(cudaStream_t stream, const SourceParams& source);
 
-// out[r, c] = round(decode(code) * scale_inv), stored as the image is: operands of emulated products. out: bf16, dense.
-void launch_dequantize(cudaStream_t stream, const ImageParams& image, int64_t stored_rows, int64_t stored_cols, uint16_t* out);
+// out[r, c] = round(decode(code) * scale_inv), in the orientation that the image is stored in. out: bf16 or f32 (wide), rows `ld` elements apart.
+void launch_dequantize(cudaStream_t stream, const ImageParams& image, int64_t stored_rows, int64_t stored_cols, bool wide, void* out, int64_t ld);
 
 }  // namespace octet::cuda
