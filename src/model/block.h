@@ -59,6 +59,7 @@ class Block {
   void attention_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const;
   LinearInput normed_input(const Pass& pass, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum, const Tensor& rstd) const;
   LinearInput swiglu_input(const Pass& pass, const Tensor& gate_up) const;
+  LinearGrad swiglu_grad(const Pass& pass, const Tensor& dy, const Tensor& gate_up) const;
   LinearInput attention_core(const Pass& pass, const TokenGeometry& t, BlockSaved& s) const;
   QkNorm qk_norm(const Tensor& rstd) const;
   std::string_view layer() const;

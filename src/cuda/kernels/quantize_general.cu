@@ -200,7 +200,7 @@ __global__ void transform(SourceParams s, bool down_columns, float* out, unsigne
 template <SourceKind K, class T>
 __global__ void write_values(SourceParams s) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < s.rows * s.cols) static_cast<T*>(s.value)[i] = from_float<T>(source_element<K, T>(s, i / s.cols, i % s.cols));
+  if (i < s.rows * s.cols) static_cast<T*>(s.value)[i / s.cols * s.value_ld + i % s.cols] = from_float<T>(source_element<K, T>(s, i / s.cols, i % s.cols));
 }
 
 __global__ void dequantize_image(ImageParams image, int64_t rows, int64_t cols, Blocks b, uint16_t* out) {
@@ -219,6 +219,7 @@ void with_source(const SourceParams& s, Body&& body) {
       case SourceKind::plain: return body.template operator()<SourceKind::plain, T>();
       case SourceKind::norm: return body.template operator()<SourceKind::norm, T>();
       case SourceKind::swiglu: return body.template operator()<SourceKind::swiglu, T>();
+      case SourceKind::swiglu_grad: return body.template operator()<SourceKind::swiglu_grad, T>();
     }
   };
   if (s.wide) return with_kind.template operator()<float>();
