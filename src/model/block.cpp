@@ -73,6 +73,14 @@ Tensor Block::kept_gate_up(const Pass& pass, const BlockSaved& s) const {
   return gate_up;
 }
 
+LinearGrad Block::swiglu_grad(const Pass& pass, const Tensor& dy, const Tensor& gate_up) const {
+  Span span(pass.ctx.tracer, gate_up_.module(), "swiglu backward + quantize dy");
+  LinearGrad d = gate_up_.allocate_grad(pass, dy.rows());
+  ops::swiglu_backward(pass.ctx, dy, gate_up, d.value, d.images[0], d.images[1]);
+  gate_up_.note_grad(pass, d);
+  return d;
+}
+
 // Attention proper and the images of its output. Backward needs the output itself, so it is the input's value too.
 LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, BlockSaved& s) const {
   s.attn = pass.saved.alloc(s.qkv.dtype, {t.tokens, heads_.heads * heads_.head_dim});
@@ -80,7 +88,7 @@ LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, Bloc
   Span span(pass.ctx.tracer, out_.module(), "attention + quantize x", {.flops = attention_flops(t)});
   ops::attention(pass.ctx, s.qkv, t.document_start, t.seq_len, heads_, s.attn, s.lse);
   LinearInput in = out_.input_of(pass, pass.ctx.scratch(), s.attn);
-  if (in.images.row.data.rows || in.images.col.data.rows) ops::quantize(pass.ctx, s.attn, in.images);
+  if (in.images.wanted()) ops::quantize(pass.ctx, s.attn, in.images);
   out_.note_input(pass, in);
   return in;
 }
@@ -131,23 +139,18 @@ void Block::mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s
   const Tensor gate_up = kept_gate_up(pass, s);
   if (recompute_.swiglu && !recompute_.block) s.down_in = swiglu_input(pass.recomputing(), gate_up);
   const Tensor d_act = scratch.alloc(grad.dtype, {t.tokens, down_.in_features()});
-  const Tensor d_gate_up = scratch.alloc(grad.dtype, gate_up.shape);
   const Tensor d_norm = scratch.alloc(grad.dtype, grad.shape);
   {
     Arena::Scope images(scratch);
     const LinearGrad dm = down_.quantize_grad(pass, grad);
     down_.backward_input(pass, dm, d_act);
-    down_.backward_weight(pass, dm, grad, s.down_in);
-  }
-  {
-    Span span(pass.ctx.tracer, gate_up_.module(), "swiglu backward");
-    ops::swiglu_backward(pass.ctx, d_act, gate_up, d_gate_up);
+    down_.backward_weight(pass, dm, s.down_in);
   }
   {
     Arena::Scope images(scratch);
-    const LinearGrad dg = gate_up_.quantize_grad(pass, d_gate_up);
+    const LinearGrad dg = swiglu_grad(pass, d_act, gate_up);
     gate_up_.backward_input(pass, dg, d_norm);
-    gate_up_.backward_weight(pass, dg, d_gate_up, s.gate_up_in);
+    gate_up_.backward_weight(pass, dg, s.gate_up_in);
   }
   Span span(pass.ctx.tracer, gate_up_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s2, params_.mlp_norm->working, s.rstd2, grad, grad, params_.mlp_norm->grad);
@@ -165,7 +168,7 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
     Arena::Scope images(scratch);
     const LinearGrad d_out = out_.quantize_grad(pass, grad);
     out_.backward_input(pass, d_out, d_attn);
-    out_.backward_weight(pass, d_out, grad, s.out_in);
+    out_.backward_weight(pass, d_out, s.out_in);
   }
   {
     Span span(pass.ctx.tracer, out_.module(), "attention backward", {.flops = 2 * attention_flops(t)});
@@ -179,7 +182,7 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
     Arena::Scope images(scratch);
     const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv);
     qkv_.backward_input(pass, dq, d_norm);
-    qkv_.backward_weight(pass, dq, d_qkv, s.qkv_in);
+    qkv_.backward_weight(pass, dq, s.qkv_in);
   }
   Span span(pass.ctx.tracer, qkv_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s1, params_.attn_norm->working, s.rstd1, grad, grad, params_.attn_norm->grad);

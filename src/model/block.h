@@ -61,6 +61,7 @@ class Block {
   void attention_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const;
   LinearInput normed_input(const Pass& pass, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum, const Tensor& rstd) const;
   LinearInput swiglu_input(const Pass& pass, const Tensor& gate_up) const;
+  LinearGrad swiglu_grad(const Pass& pass, const Tensor& dy, const Tensor& gate_up) const;
   void keep_gate_up(const Pass& pass, BlockSaved& s) const;
   // Of backward: what was kept, from scratch memory when it was quantized.
   Tensor kept_gate_up(const Pass& pass, const BlockSaved& s) const;

@@ -21,6 +21,8 @@ struct QuantizedOut {
   QuantSpec row_spec, col_spec;
   Operand row, col;
   QuantTarget target;
+
+  bool wanted() const { return row.data.rows != 0 || col.data.rows != 0; }
 };
 
 namespace ops {

@@ -201,7 +201,7 @@ __global__ void transform(SourceParams s, bool down_columns, float* out, unsigne
 template <SourceKind K, class T>
 __global__ void write_values(SourceParams s) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < s.rows * s.cols) static_cast<T*>(s.value)[i] = from_float<T>(source_element<K, T>(s, i / s.cols, i % s.cols));
+  if (i < s.rows * s.cols) static_cast<T*>(s.value)[i / s.cols * s.value_ld + i % s.cols] = from_float<T>(source_element<K, T>(s, i / s.cols, i % s.cols));
 }
 
 // N neighbours of one block a thread; N divides cols.
@@ -240,6 +240,7 @@ void with_source(const SourceParams& s, Body&& body) {
       case SourceKind::plain: return body.template operator()<SourceKind::plain, T>();
       case SourceKind::norm: return body.template operator()<SourceKind::norm, T>();
       case SourceKind::swiglu: return body.template operator()<SourceKind::swiglu, T>();
+      case SourceKind::swiglu_grad: return body.template operator()<SourceKind::swiglu_grad, T>();
     }
   };
   if (s.wide) return with_kind.template operator()<float>();
