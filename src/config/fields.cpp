@@ -173,6 +173,9 @@ void add_running(Table<RunConfig>& t) {
   t.add(kForbidden, OCTET_FIELD(run.seed), "seed of weights, sample order and stochastic rounding").flag("--seed");
   t.add(kWarn, OCTET_FIELD(run.device), "where to train").one_of({"auto", "cpu", "cuda"});
   t.add(kFree, OCTET_FIELD(run.cuda_graphs), "on a GPU: record a micro-batch's forward and backward once and run the recording, which saves launching each kernel by itself; the same bits");
+  t.add(kFree, OCTET_FIELD(run.shadow),
+        "debugging, on a GPU: compute every operator on the CPU too, from the same bits, and stop at the first that disagrees; the results stay the same, a step takes "
+        "minutes on real models: for few layers and steps");
   t.add(kWarn, OCTET_FIELD(run.gemm_choice), "algorithms of a GPU's matrix products: timed once, at the start; or the library's first suggestion").one_of({"timed", "heuristic"});
   t.add(kFree, OCTET_FIELD(run.threads), "CPU threads; 0: all usable cores").at_least(0).at_most(4096);
   t.add(kForbidden, OCTET_FIELD(run.init_perturbation),

@@ -9,6 +9,7 @@
 
 namespace octet {
 
+class Shadow;   // ops/shadow.h
 class Tracer;
 
 namespace cuda {
@@ -49,6 +50,8 @@ class Ctx {
   Capability capability{9, 0};
   // Where spans go (core/trace.h); null: nobody listens.
   Tracer* tracer = nullptr;
+  // Operators are computed on the CPU too and compared; null: they are not. On a GPU only.
+  Shadow* shadow = nullptr;
 
  private:
   DeviceKind device_ = DeviceKind::cpu;

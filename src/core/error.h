@@ -1,7 +1,7 @@
 // The one exception type that crosses a module boundary, and the exit codes of the command line.
 //
 // An Error carries what went wrong, where, and how to fix it; app/main.cpp prints the three as one line on stderr and
-// exits with the code. Errors are thrown outside the training step only.
+// exits with the code. Errors are thrown outside the training step only; a step with a shadow (ops/shadow.h), a debugging aid, is the exception.
 #pragma once
 #include <stdexcept>
 #include <string>

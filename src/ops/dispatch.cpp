@@ -1,4 +1,4 @@
-// The only file of operators that knows both backends: each operator checks its arguments once and forwards to that of the context's device.
+// Each operator checks its arguments once and forwards to the backend of the context's device, or, in a context with a shadow, to both (shadow_ops.h).
 // While planning, operators only count their scratch memory.
 #include <utility>
 
@@ -15,10 +15,15 @@
 #include "ops/quantize.h"
 #include "ops/reduce.h"
 #include "ops/rope.h"
+#include "ops/shadow_ops.h"
 
 // OCTET_HAVE_CUDA: this library was compiled with the CUDA backend behind it; without, ops/machine.cpp makes no context of a GPU.
 #ifdef OCTET_HAVE_CUDA
-#define OCTET_FORWARD(op, ...) return ctx.device() == DeviceKind::cuda ? cuda::op(__VA_ARGS__) : cpu::op(__VA_ARGS__)
+#define OCTET_FORWARD(op, ...)                                                                         \
+  do {                                                                                                \
+    if (ctx.shadow && !ctx.planning()) return shadow::op(__VA_ARGS__);                                \
+    return ctx.device() == DeviceKind::cuda ? cuda::op(__VA_ARGS__) : cpu::op(__VA_ARGS__);           \
+  } while (false)
 #else
 #define OCTET_FORWARD(op, ...) return cpu::op(__VA_ARGS__)
 #endif

@@ -47,4 +47,32 @@ Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t c
   return o;
 }
 
+// Views are mutable; these are only read.
+MatrixView PlainImage::code_matrix() const { return Tensor{const_cast<uint8_t*>(codes.data()), Dtype::u8, {rows, cols}}; }
+MatrixView PlainImage::scale_matrix() const { return Tensor{const_cast<float*>(scale_inv.data()), Dtype::f32, {grid_rows, grid_cols}}; }
+
+PlainImage plain_image(const Operand& image, bool column) {
+  // The CPU backend's column image lies as its source; the device's lies transposed.
+  const bool turned = column && !image.transposed;
+  const MatrixView& d = image.data;
+  const Tensor& s = image.scale_inv;
+  PlainImage out;
+  out.rows = turned ? d.cols : d.rows;
+  out.cols = turned ? d.rows : d.cols;
+  out.codes.reserve(static_cast<size_t>(d.elements()));
+  for (int64_t r = 0; r < out.rows; ++r) {
+    for (int64_t c = 0; c < out.cols; ++c) out.codes.push_back(d.row<uint8_t>(turned ? c : r)[turned ? r : c]);
+  }
+  out.grid_rows = turned ? s.cols() : s.rows();
+  out.grid_cols = turned ? s.rows() : s.cols();
+  for (int64_t r = 0; r < out.grid_rows; ++r) {
+    for (int64_t c = 0; c < out.grid_cols; ++c) out.scale_inv.push_back(s.as<float>()[(turned ? c : r) * image.scale_row_stride + (turned ? r : c) * image.scale_col_stride]);
+  }
+  return out;
+}
+
+int64_t scale_extent(const Operand& image) {
+  return (image.scale_inv.rows() - 1) * image.scale_row_stride + (image.scale_inv.cols() - 1) * image.scale_col_stride + 1;
+}
+
 }  // namespace octet

@@ -1,5 +1,7 @@
 // Operand images: what a GEMM reads. See recipe.h for the row image / column image convention.
 #pragma once
+#include <vector>
+
 #include "core/arena.h"
 #include "recipe/recipe.h"
 
@@ -47,5 +49,18 @@ inline int64_t block_count(int64_t n, int64_t block) { return block == 0 ? 1 : (
 // Layout gemm: scales of 1xN blocks lie [k / N][rows], those of NxM blocks [rows / N][k / M rounded up to 4] (cuBLASLt's VEC128 and BLK128x128),
 // others row by row.
 Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column, ImageLayout layout = ImageLayout::source);
+
+// What an image says, whatever its layout: codes [rows, cols] as the source lies, and the scales of the source's grid of blocks, row by row.
+struct PlainImage {
+  int64_t rows = 0, cols = 0, grid_rows = 0, grid_cols = 0;
+  std::vector<uint8_t> codes;
+  std::vector<float> scale_inv;
+  MatrixView code_matrix() const;    // as u8
+  MatrixView scale_matrix() const;
+};
+// image: in host memory.
+PlainImage plain_image(const Operand& image, bool column);
+// Floats from the first scale of an image to its last, as they lie in memory.
+int64_t scale_extent(const Operand& image);
 
 }  // namespace octet

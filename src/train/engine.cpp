@@ -1,5 +1,7 @@
 #include "train/engine.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -28,6 +30,10 @@ Tensor bytes_of(void* data, size_t bytes) { return {data, Dtype::u8, {static_cas
 }  // namespace
 
 Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_modules) : config_(config), machine_(machine_options(config, memory == Memory::plan_only)) {
+  if (config_.run.shadow && machine_.kind() == DeviceKind::cpu) {
+    throw Error(ExitCode::config, "true, but this run computes on a CPU, which is what a GPU is compared with", "run.shadow", "set it to false, or run.device to \"cuda\"");
+  }
+  if (config_.run.shadow) shadow_ = std::make_unique<Shadow>();
   quant_.set_history(config_.precision.amax_history_len.value_or(1024), config_.precision.amax_compute_algo == "most_recent");
   quant_.set_calibration(config_.precision.calibration_steps);
   quant_.set_health({config_.log.stats_interval, config_.log.stats_modules});
@@ -113,6 +119,15 @@ Ctx Engine::context(Arena& scratch) {
   return ctx;
 }
 
+Ctx Engine::shadowed_context(int64_t step) {
+  Ctx ctx = context(scratch_);
+  if (!shadow_) return ctx;
+  shadow_->begin(step > 0 ? fmt::format("step {}", step) : "validation", step);
+  ctx.shadow = shadow_.get();
+  if (!ctx.tracer) ctx.tracer = &shadow_->spans();
+  return ctx;
+}
+
 void Engine::set_work(StepKey key, float grad_scale) {
   const Work work{key, grad_scale};
   machine_.copy_in(work_, &work, sizeof work);
@@ -182,12 +197,12 @@ ProductTiming Engine::prepare_products(const ProductChoices& choices) {
 
 void Engine::update(Ctx& ctx, double lr) {
   {
-    Span span(tracer_, "gradient norm", "");
+    Span span(ctx.tracer, "gradient norm", "");
     gradient_squares(ctx, model_->params(), scalars_.squares);
     const QuantTarget first = quant_.sites() > 0 ? quant_.target(0) : QuantTarget{};
     ops::decide_step(ctx, {scalars_.loss_sums, scalars_.squares, static_cast<int64_t>(model_->params().size()), first.nonfinite, quant_.sites(), config_.optim.clip_norm}, scalars_.outcome);
   }
-  Span span(tracer_, "optimizer", "");
+  Span span(ctx.tracer, "optimizer", "");
   adamw_update(ctx, model_->params(), config_.optim, lr, updates_ + 1, scalars_.outcome ? &scalars_.outcome->control : nullptr);
 }
 
@@ -213,8 +228,8 @@ std::string Engine::offender(const StepScalars& s) const {
 
 void Engine::train_micro_batch(Pass& pass, const TokenBatch& tokens) {
   const auto work = [&] { model_->train_micro_batch(pass, tokens, &work_->grad_scale); };
-  // Spans and dumps are the host's, between operators.
-  if (machine_.kind() == DeviceKind::cpu || !config_.run.cuda_graphs || tracer_ || pass.dump) return work();
+  // Spans, dumps and shadows are the host's, between operators.
+  if (machine_.kind() == DeviceKind::cpu || !config_.run.cuda_graphs || tracer_ || pass.dump || shadow_) return work();
   const auto [at, is_new] = recorded_.try_emplace({quant_.work(), pass.micro_batch == 0, tokens.seq_len});
   RecordedBatch& batch = at->second;
   if (is_new) return work();
@@ -233,7 +248,7 @@ void Engine::train_micro_batch(Pass& pass, const TokenBatch& tokens) {
 }
 
 StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) {
-  Ctx ctx = context(scratch_);
+  Ctx ctx = shadowed_context(step + 1);
   StepResult r;
   r.lr = learning_rate(config_.sched, config_.optim.lr, step, config_.run.steps);
   {
@@ -283,7 +298,7 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
 }
 
 double Engine::evaluate(const std::vector<data::MicroBatch>& batches) {
-  Ctx ctx = context(scratch_);
+  Ctx ctx = shadowed_context(0);
   Pass pass = pass_over(ctx);
   pass.statistics = false;
   set_work({});

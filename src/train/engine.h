@@ -19,6 +19,7 @@
 #include "model/model.h"
 #include "ops/machine.h"
 #include "ops/optimizer.h"
+#include "ops/shadow.h"
 
 namespace octet {
 
@@ -65,6 +66,8 @@ class Engine {
   Machine& machine() { return machine_; }
   // Spans of the following calls go to `tracer`; null: none.
   void set_tracer(Tracer* tracer) { tracer_ = tracer; }
+  // run.shadow: steps and validations are compared with the CPU's operators, and throw at the first that disagrees. Null: they are not.
+  const Shadow* shadow() const { return shadow_.get(); }
 
   // Before the first step on a GPU: makes every product of a step and of validation once, with the given algorithms where there are such, and times the
   // others' candidates (run.gemm_choice). Without this call products take cuBLASLt's first suggestion.
@@ -89,6 +92,8 @@ class Engine {
   void allocate(bool poison);
   void allocate_state(Arena& arena);
   Ctx context(Arena& scratch);
+  // With the run's shadow, if it has one. step: its number from 1, 0 of a validation.
+  Ctx shadowed_context(int64_t step);
   // What operators read of the work they are given next.
   void set_work(StepKey key, float grad_scale = 0.0f);
   Pass pass_over(Ctx& ctx) { return {ctx, quant_, activations_, scalars_.loss_sums}; }
@@ -134,6 +139,7 @@ class Engine {
   Tensor ids_[4];   // a micro-batch's tokens, labels, positions and document starts on a device; empty on the CPU
   int64_t updates_ = 0;
   Tracer* tracer_ = nullptr;
+  std::unique_ptr<Shadow> shadow_;
 };
 
 }  // namespace octet

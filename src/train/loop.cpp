@@ -7,6 +7,7 @@
 
 #include "config/model_size.h"
 #include "core/file_io.h"
+#include "report/table.h"
 #include "train/health_lines.h"
 
 namespace octet {
@@ -14,6 +15,14 @@ namespace {
 
 // Phases without a known duration: the first step (pages and caches are cold), validation, saving.
 constexpr double long_phase_s = 600;
+constexpr double shadowed_phase_s = 86400;   // the CPU computes it too
+
+// Of a run with a shadow, at its end.
+std::string shadow_table(const Shadow& shadow) {
+  Table t({{"compared with the CPU", Table::Align::left}, {"calls"}, {"largest difference, of what is allowed"}});
+  for (const auto& [op, total] : shadow.totals()) t.add_row({op, std::to_string(total.calls), total.worst > 0 ? fmt::format("{:.2g}", total.worst) : std::string("none")});
+  return t.text();
+}
 
 double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
 
@@ -74,7 +83,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   const int64_t number = state_.step + 1;
   Span span(tracer_.get(), "step", tracer_ ? std::to_string(number) : std::string());
   const auto begin = std::chrono::steady_clock::now();
-  const double patience = number == first_step_ ? long_phase_s : 0;
+  const double patience = engine_.shadow() ? shadowed_phase_s : number == first_step_ ? long_phase_s : 0;
   watchdog_.begin(number, "reading the batch", patience);
   const data::StepBatch& batch = [&]() -> const data::StepBatch& {
     Span read(tracer_.get(), "read batch", "");
@@ -96,6 +105,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
     state_.sources[k].tokens += batch.source_samples[k] * config_.data.seq_len;
   }
   record(result, batch, seconds, data_seconds);
+  if (engine_.shadow()) console_.message(engine_.shadow()->summary());
   if (dump) {
     Span write(tracer_.get(), "write dump", "");
     const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name,
@@ -175,12 +185,13 @@ void TrainLoop::validate() {
   if (validated_step_ == state_.step) return;
   validated_step_ = state_.step;
   Span span(tracer_.get(), "validation", "");
-  watchdog_.begin(state_.step, "validation", long_phase_s);
+  const double patience = engine_.shadow() ? shadowed_phase_s : long_phase_s;
   nlohmann::json extra = nlohmann::json::object();
   std::vector<std::pair<std::string, double>> losses;   // the first set is the one comparisons use
   for (const ValidationSet& set : data_.validation()) {
-    watchdog_.begin(state_.step, "validation", long_phase_s);
+    watchdog_.begin(state_.step, "validation", patience);
     losses.emplace_back(set.name, engine_.evaluate(set.batches));
+    if (engine_.shadow()) console_.message(engine_.shadow()->summary());
     if (!config_.data.valid.empty()) extra["sets"][set.name] = losses.back().second;
   }
   watchdog_.idle();
@@ -249,6 +260,7 @@ void TrainLoop::finish(ExitCode code) {
                              {"nonfinite_elements", state_.nonfinite_elements},
                              {"exit_code", static_cast<int>(code)}});
   console_.finish();
+  if (engine_.shadow()) console_.message(shadow_table(*engine_.shadow()));
   const char* why = code == ExitCode::stopped ? "saved and stopped by a signal" : code == ExitCode::time_limit ? "time limit reached, saved" : "finished";
   console_.message(fmt::format("{} at step {} of {}, {} tokens; skipped steps: {}; elements quantized: {}", why, state_.step, config_.run.steps, state_.tokens, state_.skipped_steps,
                                listing.empty() ? "none" : listing));

@@ -214,7 +214,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   RunConfig config = requested;
   nlohmann::json resolved = resolved_request;
   const bool on_cpu = device_kind(config.run.device) == DeviceKind::cpu;
-  const double core_gflops = on_cpu ? cpu::blas_self_test() : 0;
+  const double core_gflops = on_cpu || config.run.shadow ? cpu::blas_self_test() : 0;
   if (options.dry_run) return dry_run(config, options);
 
   // A refusal must leave nothing behind: everything that can be wrong is found before the run directory is made and locked.

@@ -36,6 +36,16 @@ class Device(Sandbox):
         self.assert_one_line(refused, CONFIG, "precision.recipe", "mxfp8", "precision.emulate")
         self.assertEqual(octet(*arguments, "--fp8-recipe", "mxfp8", "--set", "precision.emulate=true", env=NO_GPU).rc, OK)
 
+    def test_a_shadow_needs_a_gpu_and_leaves_nothing(self):
+        config = self.config(run={"steps": 4})
+        before = snapshot(self.folder)
+        for device in ("cpu", "auto"):
+            for more in ([], ["--dry-run"]):
+                with self.subTest(device=device, more=more):
+                    result = octet("train", "--config", config, "--run-dir", self.folder / "run", *more, "--set", f"run.device={device}", "run.shadow=true", env=NO_GPU)
+                    self.assert_one_line(result, CONFIG, "run.shadow", "CPU", "run.device")
+        self.assertEqual(snapshot(self.folder), before)
+
     def test_masters_in_halves_train_bit_for_bit_as_fp32_ones(self):
         whole = self.train("whole", optim={"master_weights": "fp32"})
         halves = self.train("halves", optim={"master_weights": "bf16_remainder"})

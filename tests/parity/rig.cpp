@@ -37,9 +37,8 @@ Operand Rig::upload_image(const QuantSpec& spec, int64_t rows, int64_t cols, boo
   Arena counting;
   Operand o = alloc_image(counting, spec, rows, cols, column, ImageLayout::gemm);
   const int64_t codes = o.data.rows * o.data.cols;
-  const int64_t last = (o.scale_inv.rows() - 1) * o.scale_row_stride + (o.scale_inv.cols() - 1) * o.scale_col_stride;
   o.data.data = alloc(Dtype::u8, {codes}).data;
-  o.scale_inv.data = alloc(Dtype::f32, {last + 1}).data;
+  o.scale_inv.data = alloc(Dtype::f32, {scale_extent(o)}).data;
   return o;
 }
 
@@ -49,33 +48,15 @@ Host Rig::download(const Tensor& t) {
   return h;
 }
 
-Rig::Image Rig::download_image(const Operand& image, bool column) {
-  const int64_t last = (image.scale_inv.rows() - 1) * image.scale_row_stride + (image.scale_inv.cols() - 1) * image.scale_col_stride;
+PlainImage Rig::download_image(const Operand& image, bool column) {
   std::vector<uint8_t> stored(static_cast<size_t>(image.data.rows * image.data.cols));
-  std::vector<float> scales(static_cast<size_t>(last + 1));
+  std::vector<float> scales(static_cast<size_t>(scale_extent(image)));
   device_.copy_out(stored.data(), image.data.data, stored.size());
   device_.copy_out(scales.data(), image.scale_inv.data, scales.size() * sizeof(float));
   Operand local = image;
   local.data.data = stored.data();
   local.scale_inv.data = scales.data();
-  return host_image(local, column);
-}
-
-Rig::Image Rig::host_image(const Operand& image, bool column) {
-  // The CPU backend's column image lies as its source; the device's lies transposed.
-  const bool turned = column && !image.transposed;
-  Image out;
-  const int64_t rows = turned ? image.data.cols : image.data.rows, cols = turned ? image.data.rows : image.data.cols;
-  const auto* codes = static_cast<const uint8_t*>(image.data.data);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) out.codes.push_back(codes[turned ? c * rows + r : r * cols + c]);
-  }
-  const int64_t row_stride = image.scale_row_stride ? image.scale_row_stride : image.scale_inv.cols(), col_stride = image.scale_row_stride ? image.scale_col_stride : 1;
-  const int64_t grid_rows = turned ? image.scale_inv.cols() : image.scale_inv.rows(), grid_cols = turned ? image.scale_inv.rows() : image.scale_inv.cols();
-  for (int64_t r = 0; r < grid_rows; ++r) {
-    for (int64_t c = 0; c < grid_cols; ++c) out.scale_inv.push_back(image.scale_inv.as<float>()[(turned ? c : r) * row_stride + (turned ? r : c) * col_stride]);
-  }
-  return out;
+  return plain_image(local, column);
 }
 
 void Rig::on_device(const std::function<void(Ctx&)>& op, uint64_t seed, StepKey key) {
@@ -121,58 +102,31 @@ void Rig::reset() {
   scope_ = std::make_unique<Arena::Scope>(memory_);
 }
 
-void expect_same(const Host& got, const Host& want, const std::string& what) {
-  ASSERT_EQ(got.bytes().size(), want.bytes().size()) << what;
-  if (got.bytes() == want.bytes()) return;
-  const size_t width = size_bytes(got.dtype());
-  int64_t differing = 0, first = -1;
-  for (int64_t i = 0; i < got.elements(); ++i) {
-    if (std::memcmp(got.bytes().data() + static_cast<size_t>(i) * width, want.bytes().data() + static_cast<size_t>(i) * width, width) == 0) continue;
-    if (first < 0) first = i;
-    ++differing;
-  }
-  ADD_FAILURE() << what << ": " << differing << " of " << got.elements() << " elements differ; the first is number " << first << ": " << got.at(first) << ", " << want.at(first)
-                << " expected";
+namespace {
+
+MatrixView view(const Host& h) { return {Tensor{const_cast<uint8_t*>(h.bytes().data()), h.dtype(), h.shape()}}; }
+
+void expect_agreement(const MatrixView& got, const MatrixView& want, const Tolerance& tolerance, const std::string& what) {
+  ASSERT_EQ(got.rows, want.rows) << what;
+  ASSERT_EQ(got.cols, want.cols) << what;
+  const Agreement a = compare(got, want, tolerance);
+  if (a.differing == 0) return;
+  ADD_FAILURE() << what << ": " << a.differing << " of " << a.elements << " elements differ" << (tolerance.exact() ? "" : " by more than is allowed") << " (largest value "
+                << largest_magnitude(want) << (tolerance.exact() ? "" : fmt::format(", worst {:.3g} times what is allowed", a.worst)) << "); the first at row " << a.row << ", column "
+                << a.col << ": " << a.got << ", " << a.want << " expected";
 }
 
-void expect_same(const Rig::Image& got, const Rig::Image& want, int64_t cols, const std::string& what) {
-  ASSERT_EQ(got.codes.size(), want.codes.size()) << what;
-  ASSERT_EQ(got.scale_inv.size(), want.scale_inv.size()) << what;
-  for (size_t i = 0; i < got.scale_inv.size(); ++i) {
-    if (std::memcmp(&got.scale_inv[i], &want.scale_inv[i], 4) != 0) {
-      ADD_FAILURE() << what << ": scale_inv " << i << " of " << got.scale_inv.size() << " is " << got.scale_inv[i] << ", " << want.scale_inv[i] << " expected";
-      break;
-    }
-  }
-  if (got.codes == want.codes) return;
-  size_t differing = 0, first = got.codes.size();
-  for (size_t i = 0; i < got.codes.size(); ++i) {
-    if (got.codes[i] == want.codes[i]) continue;
-    first = std::min(first, i);
-    ++differing;
-  }
-  ADD_FAILURE() << what << ": " << differing << " of " << got.codes.size() << " codes differ; the first at row " << static_cast<int64_t>(first) / cols << ", column "
-                << static_cast<int64_t>(first) % cols << ": " << int{got.codes[first]} << ", " << int{want.codes[first]} << " expected";
+}  // namespace
+
+void expect_same(const Host& got, const Host& want, const std::string& what) { expect_agreement(view(got), view(want), {}, what); }
+
+void expect_same(const PlainImage& got, const PlainImage& want, const std::string& what) {
+  expect_agreement(got.scale_matrix(), want.scale_matrix(), {}, what + ", scale_inv");
+  expect_agreement(got.code_matrix(), want.code_matrix(), {}, what + ", codes");
 }
 
 void expect_close(const Host& got, const Host& want, double tolerance, const std::string& what, double ulps, double least) {
-  ASSERT_EQ(got.elements(), want.elements()) << what;
-  double largest = least;
-  for (int64_t i = 0; i < want.elements(); ++i) largest = std::max(largest, std::fabs(static_cast<double>(want.at(i))));
-  const double unit = ulps * (got.dtype() == Dtype::bf16 ? 0x1p-7 : 0x1p-23);
-  double worst = 0;
-  int64_t differing = 0, first = -1;
-  for (int64_t i = 0; i < got.elements(); ++i) {
-    const double w = want.at(i), error = std::fabs(got.at(i) - w);
-    if (error <= unit * std::fabs(w) + tolerance * largest) continue;   // a NaN does not go on
-    if (first < 0) first = i;
-    worst = std::max(worst, error);
-    ++differing;
-  }
-  if (first >= 0) {
-    ADD_FAILURE() << what << ": " << differing << " of " << got.elements() << " elements are too far off (by up to " << worst << ", largest value " << largest
-                  << "); the first is number " << first << ": " << got.at(first) << ", " << want.at(first) << " expected";
-  }
+  expect_agreement(view(got), view(want), {tolerance, ulps, least}, what);
 }
 
 }  // namespace parity

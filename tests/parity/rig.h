@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/agreement.h"
 #include "core/context.h"
 #include "core/philox.h"
 #include "cuda/device.h"
@@ -93,13 +94,7 @@ class Rig {
   }
   // Of a dense tensor.
   Host download(const Tensor& t);
-  // Codes [rows, cols] of the source's orientation, and scales of its block grid, whatever the layout.
-  struct Image {
-    std::vector<uint8_t> codes;
-    std::vector<float> scale_inv;
-  };
-  Image download_image(const Operand& image, bool column);
-  static Image host_image(const Operand& image, bool column);
+  PlainImage download_image(const Operand& image, bool column);
 
   // Runs `op` on the device as the engine does: scratch counted by a dry run, then poisoned.
   void on_device(const std::function<void(Ctx&)>& op, uint64_t seed = 1, StepKey key = {});
@@ -121,8 +116,8 @@ class Rig {
 
 // The same bits; says where the first difference is.
 void expect_same(const Host& got, const Host& want, const std::string& what);
-void expect_same(const Rig::Image& got, const Rig::Image& want, int64_t cols, const std::string& what);
-// |got - want| <= ulps roundings of `got`'s dtype + tolerance * the larger of the largest |want| and `least`. NaN fails.
+void expect_same(const PlainImage& got, const PlainImage& want, const std::string& what);
+// As Tolerance{tolerance, ulps, least} says (core/agreement.h). NaN fails.
 void expect_close(const Host& got, const Host& want, double tolerance, const std::string& what, double ulps = 1.0, double least = 0.0);
 
 }  // namespace parity
