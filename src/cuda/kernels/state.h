@@ -17,10 +17,11 @@ struct AdamwParams {
   uint16_t* working;     // bf16 or null
   int64_t elements;
   bool narrow_moments;
-  uint64_t seed, name_hash, step;
+  uint64_t seed, name_hash, step_number;   // of the random words
+  AdamwStep step;
   const StepControl* control;
 };
-void launch_adamw(cudaStream_t stream, const AdamwParams& p, const AdamwStep& step);
+void launch_adamw(cudaStream_t stream, const AdamwParams& p);
 void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutcome* outcome);
 void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n);
 
