@@ -59,10 +59,7 @@ void update_compact(const AdamwTensors& t, const AdamwStep& step, float grad_sca
   }
 }
 
-}  // namespace
-
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
-  if (ctx.planning() || control->skip) return;
+void update(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
   const float scale = control->grad_scale;
   const bool halves = t.remainder.shape.rank() != 0, compact = halves || t.m.dtype == Dtype::bf16;
   const Philox rng(ctx.seed, RngPurpose::moments, name_hash, t.m.dtype == Dtype::bf16 ? ctx.key->step : 0);
@@ -76,6 +73,13 @@ void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name
     }
     if (!halves && t.working) narrow(t.master.as<float>() + begin, t.working.as<bf16>() + begin, end - begin);
   });
+}
+
+}  // namespace
+
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
+  if (!ctx.planning() && !control->skip) update(ctx, t, step, name_hash, control);
+  if (images.wanted()) quantize(ctx, t.working.shape.rank() ? t.working : t.master, images);
 }
 
 void decide_step(Ctx& ctx, const StepInputs& in, StepOutcome* outcome) {

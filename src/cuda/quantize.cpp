@@ -73,8 +73,13 @@ void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const Quant
     launch_quantize_tiles(stream, source, pairs, maxima);
     return;
   }
+  SourceParams whole = source;
+  if (source.kind == SourceKind::adamw) {
+    launch_adamw(stream, source.adamw);
+    whole.kind = SourceKind::plain;
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
-    const SourceParams part = select_part(source, static_cast<int>(i));
+    const SourceParams part = select_part(whole, static_cast<int>(i));
     const ImagePair& pair = pairs[i];
     if (part.value) launch_source_values(stream, part);
     const RandomParams random{ctx.seed, parts[i].target.site_hash, ctx.key};

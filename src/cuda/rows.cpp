@@ -142,10 +142,17 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   if (!ctx.planning()) ctx.cuda().copy_inside(to.data, from.data, from.bytes());
 }
 
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
-  if (ctx.planning() || t.grad.elements() == 0) return;
-  launch_adamw(stream(ctx), {static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), t.m.dtype == Dtype::bf16,
-                             ctx.seed, name_hash, ctx.key, control}, step);
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
+  const AdamwParams p{static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), t.m.dtype == Dtype::bf16,
+                      ctx.seed, name_hash, ctx.key, step, control};
+  if (images.wanted()) {
+    SourceParams s = plain_source(t.working.shape.rank() ? t.working : t.master);
+    s.kind = SourceKind::adamw;
+    s.adamw = p;
+    quantize_source(ctx, s, images);
+  } else if (!ctx.planning() && t.grad.elements() != 0) {
+    launch_adamw(stream(ctx), p);
+  }
 }
 
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) {

@@ -65,12 +65,23 @@ void Linear::allocate_images(Arena& arena) {
   }
 }
 
-void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant) {
+QuantizedOut Linear::weight_images(const Part& p, const QuantTarget& target) const {
+  QuantizedOut out{recipe_.w_row, recipe_.w_col, {}, {}, target};
+  if (recipe_.w_row.quantized()) out.row = p.w_row;
+  if (recipe_.w_col.quantized() && !one_image(layout_, recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
+  return out;
+}
+
+void Linear::early_images(QuantRegistry& quant, int64_t step, WeightImages& images) const {
+  for (const Part& p : parts_) {
+    if (quant.made_early(p.site_w, step)) images[p.weight] = weight_images(p, quant.early_target(p.site_w));
+  }
+}
+
+void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early) {
   for (Part& p : parts_) {
-    QuantizedOut out{recipe_.w_row, recipe_.w_col, {}, {}, quant.target(p.site_w)};
-    if (recipe_.w_row.quantized()) out.row = p.w_row;
-    if (recipe_.w_col.quantized() && !one_image(layout_, recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
-    if (!out.wanted()) continue;
+    const QuantizedOut out = weight_images(p, quant.target(p.site_w));
+    if (!out.wanted() || (without_early && quant.made_early(p.site_w, quant.step()))) continue;
     Span span(ctx.tracer, module_, "quantize w", {.bytes = quantize_bytes(p.weight->working, out)});
     ops::quantize(ctx, p.weight->working, out);
   }

@@ -3,6 +3,7 @@
 // The projections are separate logical tensors (weights, output gradients, scales, blocks), as in a Hugging Face file, and write
 // neighbouring column ranges of one output. Forward, input gradient and weight gradient are separate calls: overlap and pipelining need that.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct LinearGrad {
   std::vector<QuantizedOut> images; // what the producer of the gradient has to write
 };
 
+using WeightImages = std::map<const Param*, QuantizedOut>;
+
 class Linear {
  public:
   struct Part {
@@ -46,8 +49,11 @@ class Linear {
   const std::vector<Part>& parts() const { return parts_; }
 
   void allocate_images(Arena& arena);
-  // Quantizes the working weights; called once after each optimizer update and serves all its micro-batches.
-  void refresh_images(Ctx& ctx, QuantRegistry& quant);
+  // Quantizes the working weights; called once after each optimizer update and serves all its micro-batches. without_early: of weights whose images the
+  // optimizer's pass has not made (QuantRegistry::made_early for the step that the registry is in).
+  void refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early);
+  // Adds the images that the optimizer's pass may make for step `step`.
+  void early_images(QuantRegistry& quant, int64_t step, WeightImages& images) const;
 
   // Counts the images once, as a step that uses them does.
   void count_images(QuantRegistry& quant) const;
@@ -79,6 +85,7 @@ class Linear {
 
  private:
   double gemm_flops(int64_t tokens) const { return 2.0 * static_cast<double>(tokens) * static_cast<double>(in_) * static_cast<double>(out_); }
+  QuantizedOut weight_images(const Part& p, const QuantTarget& target) const;
   LinearInput make_input(const Pass& pass, Arena& temporary, const Tensor& value, int64_t tokens) const;
   LinearGrad make_grad(const Pass& pass, const Tensor& value, int64_t tokens) const;
 

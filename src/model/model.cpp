@@ -150,11 +150,17 @@ void Model::refresh_weights(Ctx& ctx, QuantRegistry& quant) {
   for (const auto& p : params_) {
     if (p->master.shape.rank() != 0 && p->working.dtype == Dtype::bf16) ops::cast_weights(ctx, p->master, p->working);
   }
-  refresh_images(ctx, quant);
+  for (Linear* l : linears()) l->refresh_images(ctx, quant, false);
 }
 
-void Model::refresh_images(Ctx& ctx, QuantRegistry& quant) {
-  for (Linear* l : linears()) l->refresh_images(ctx, quant);
+WeightImages Model::early_images(QuantRegistry& quant, int64_t step) const {
+  WeightImages images;
+  for (const Linear* l : linears()) l->early_images(quant, step, images);
+  return images;
+}
+
+void Model::refresh_other_images(Ctx& ctx, QuantRegistry& quant) {
+  for (Linear* l : linears()) l->refresh_images(ctx, quant, true);
 }
 
 void Model::count_images(QuantRegistry& quant) const {

@@ -42,8 +42,9 @@ class Model {
   void clear_states(Ctx& ctx);
   // Working copies and images from the masters; after initialization and loading.
   void refresh_weights(Ctx& ctx, QuantRegistry& quant);
-  // Images alone, after the optimizer has written the working copies.
-  void refresh_images(Ctx& ctx, QuantRegistry& quant);
+  // The images that the optimizer's pass at the end of a step may make for step `step`, and, when that step has begun in the registry, the others.
+  WeightImages early_images(QuantRegistry& quant, int64_t step) const;
+  void refresh_other_images(Ctx& ctx, QuantRegistry& quant);
 
   void count_images(QuantRegistry& quant) const;
 

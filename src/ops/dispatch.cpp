@@ -182,7 +182,7 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   OCTET_FORWARD(copy, ctx, from, to);
 }
 
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
   const Shape& shape = t.grad.shape;
   OCTET_CHECK(given(t.master) != given(t.remainder), "adamw: masters are f32, or halves of which the upper ones are the working weights");
   if (given(t.master)) check_same("adamw", "master", t.master.shape, shape);
@@ -196,7 +196,8 @@ void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name
   check_high_precision("adamw", "moment", t.m.dtype);
   OCTET_CHECK(t.m.dtype == Dtype::f32 || ctx.key || ctx.planning(), "adamw: moments are rounded stochastically, without a key{}", "");
   OCTET_CHECK(t.m.dtype == t.v.dtype, "adamw: moments of {} and {}", name(t.m.dtype), name(t.v.dtype));
-  OCTET_FORWARD(adamw, ctx, t, step, name_hash, control);
+  check_images("adamw", ctx, images, shape.rows(), shape.cols());
+  OCTET_FORWARD(adamw, ctx, t, step, name_hash, control, images);
 }
 
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) { OCTET_FORWARD(decide_step, ctx, inputs, outcome); }

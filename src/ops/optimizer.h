@@ -5,8 +5,8 @@
 //   w  = w - lr * weight_decay * w - lr * (m / bias1) / (sqrt(v / bias2) + eps),   bias_i = 1 - beta_i^t
 // FP32 throughout, every product explicitly rounded or fused as written in numerics/adamw.h: both backends give the same bits.
 #pragma once
-#include "core/context.h"
 #include "numerics/adamw.h"
+#include "ops/quantize.h"
 #include "ops/step_control.h"
 
 namespace octet {
@@ -22,8 +22,9 @@ struct AdamwTensors {
 
 namespace ops {
 
-// control: device memory. name_hash: fnv1a64 of the parameter's name, used by BF16 moments. Nothing is touched when control->skip.
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control);
+// control: device memory. name_hash: fnv1a64 of the parameter's name, used by BF16 moments. The state is not touched when control->skip.
+// images: of the weights [rows, cols] that the step leaves (the working copy, or masters that have none), written also when it is skipped.
+void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images = {});
 // Skips when the loss, the norm or a quantized element is not finite; grad_scale = min(1, clip_norm / (norm + 1e-6)), as Megatron-LM and PyTorch, 1 when clip_norm
 // is 0. outcome: device memory.
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "config/run_config.h"
-#include "model/param.h"
+#include "model/linear.h"
 #include "ops/optimizer.h"
 
 namespace octet {
@@ -12,7 +12,9 @@ namespace octet {
 // squares[i] += sum of the squared gradients of parameter i; device memory.
 void gradient_squares(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, double* squares);
 
-// update: number of this update, from 1 (bias correction). lr: of this step. control: device memory, from ops::decide_step.
-void adamw_update(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, const OptimConfig& optim, double lr, int64_t update, const StepControl* control);
+// update: number of this update, from 1 (bias correction). lr: of this step. control: device memory, from ops::decide_step. images: made of the new weights in the
+// same pass, by parameter.
+void adamw_update(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, const OptimConfig& optim, double lr, int64_t update, const StepControl* control,
+                  const WeightImages& images = {});
 
 }  // namespace octet

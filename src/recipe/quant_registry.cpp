@@ -35,6 +35,8 @@ int QuantRegistry::add(std::string site_name, Role role, const QuantSpec& row, c
   scale_.push_back(spec.stored_scale() && spec.static_amax > 0 ? stored_scale(spec, spec.static_amax, 1.0f) : 1.0f);
   amax_.push_back(0.0f);
   nonfinite_.push_back(0);
+  early_amax_.push_back(0.0f);
+  early_nonfinite_.push_back(0);
   history_.resize(sites_.size() * static_cast<size_t>(length_), 0.0f);
   return static_cast<int>(sites_.size()) - 1;
 }
@@ -49,6 +51,8 @@ void QuantRegistry::place(Arena& arena) {
   device_.scale = arena.alloc_array<float>(sites());
   device_.amax = arena.alloc_array<float>(sites());
   device_.nonfinite = arena.alloc_array<int64_t>(sites());
+  device_.early_amax = arena.alloc_array<float>(sites());
+  device_.early_nonfinite = arena.alloc_array<int64_t>(sites());
   device_.health = arena.alloc_array<ImageHealth>(2 * sites());
 }
 
@@ -61,7 +65,10 @@ std::vector<QuantRegistry::Mirror> QuantRegistry::to_device() {
 
 std::vector<QuantRegistry::Mirror> QuantRegistry::from_device() {
   if (!device_.scale) return {};
-  std::vector<Mirror> all{{amax_.data(), device_.amax, amax_.size() * sizeof(float)}, {nonfinite_.data(), device_.nonfinite, nonfinite_.size() * sizeof(int64_t)}};
+  std::vector<Mirror> all{{amax_.data(), device_.amax, amax_.size() * sizeof(float)},
+                          {nonfinite_.data(), device_.nonfinite, nonfinite_.size() * sizeof(int64_t)},
+                          {early_amax_.data(), device_.early_amax, early_amax_.size() * sizeof(float)},
+                          {early_nonfinite_.data(), device_.early_nonfinite, early_nonfinite_.size() * sizeof(int64_t)}};
   if (due_) all.push_back({health_.data(), device_.health, health_.size() * sizeof(ImageHealth)});
   return all;
 }
@@ -79,6 +86,22 @@ QuantTarget QuantRegistry::target(int site) {
     if (!images_share_bytes(sites_[i].row, sites_[i].col)) t.col_health = health + 2 * i + 1;
   }
   return t;
+}
+
+QuantTarget QuantRegistry::early_target(int site) {
+  const auto i = static_cast<size_t>(site);
+  const bool placed = device_.scale != nullptr;
+  QuantTarget t;
+  t.amax = (placed ? device_.early_amax : early_amax_.data()) + i;
+  t.nonfinite = (placed ? device_.early_nonfinite : early_nonfinite_.data()) + i;
+  t.site_hash = fnv1a64(sites_[i].name);
+  return t;
+}
+
+bool QuantRegistry::made_early(int site, int64_t step) const {
+  const Site& s = sites_[static_cast<size_t>(site)];
+  const bool rounds_to_nearest = s.row.rounding == Rounding::nearest && s.col.rounding == Rounding::nearest;
+  return s.role == Role::w && !s.stored().stored_scale() && rounds_to_nearest && !(s.watched && gathers_statistics(step));
 }
 
 bool QuantRegistry::uses_stored_scale(int site) const {
@@ -100,9 +123,11 @@ QuantTarget QuantRegistry::silent_target(int site) {
 
 void QuantRegistry::begin_step(int64_t step) {
   step_ = step;
-  due_ = health_options_.interval > 0 && (step + 1) % health_options_.interval == 0;
-  std::fill(amax_.begin(), amax_.end(), 0.0f);
-  std::fill(nonfinite_.begin(), nonfinite_.end(), 0);
+  due_ = gathers_statistics(step);
+  amax_ = early_amax_;
+  nonfinite_ = early_nonfinite_;
+  std::fill(early_amax_.begin(), early_amax_.end(), 0.0f);
+  std::fill(early_nonfinite_.begin(), early_nonfinite_.end(), 0);
   if (due_) std::fill(health_.begin(), health_.end(), ImageHealth{});
 }
 

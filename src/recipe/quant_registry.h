@@ -69,8 +69,14 @@ class QuantRegistry {
   // Without statistics: validation and recomputation must not touch histories or counts.
   QuantTarget silent_target(int site);
 
-  // Enters step `step` (from 0), before its weight images are made: staged amaxes, non-finite counts and statistics begin anew.
+  // Of a weight's images that the optimizer's pass makes at the end of the step before the one that reads them: what is staged counts for the latter.
+  QuantTarget early_target(int site);
+  // Whether images for step `step` may be made so: their scales come from the weights alone, they are rounded to nearest, and that step wants no statistics of them.
+  bool made_early(int site, int64_t step) const;
+
+  // Enters step `step` (from 0), before its other weight images are made: staged amaxes, non-finite counts and statistics begin anew, with what early images staged.
   void begin_step(int64_t step);
+  int64_t step() const { return step_; }
   // Adds n elements quantized to `format` in this run (host-side; sizes are known without looking at data).
   void count(int site, Dtype format, int64_t n);
   // Elements by role and format. Work that is recorded counts once: whoever does it again adds what it counted.
@@ -126,20 +132,21 @@ class QuantRegistry {
     bool watched;           // its module matches HealthOptions::modules
     const QuantSpec& stored() const { return row.quantized() ? row : col; }
   };
+  bool gathers_statistics(int64_t step) const { return health_options_.interval > 0 && (step + 1) % health_options_.interval == 0; }
   float* history_of(size_t site) { return history_.data() + site * static_cast<size_t>(length_); }
   const float* history_of(size_t site) const { return history_.data() + site * static_cast<size_t>(length_); }
   std::vector<Site> sites_;
   struct {
-    float *scale = nullptr, *amax = nullptr;
-    int64_t* nonfinite = nullptr;
+    float *scale = nullptr, *amax = nullptr, *early_amax = nullptr;
+    int64_t *nonfinite = nullptr, *early_nonfinite = nullptr;
     ImageHealth* health = nullptr;
   } device_;
   std::vector<ImageHealth> health_;   // [2 x sites]: row, col
   HealthOptions health_options_;
   int64_t step_ = 0, calibration_steps_ = 0;
   bool due_ = false;
-  std::vector<float> scale_, amax_, history_;
-  std::vector<int64_t> nonfinite_;
+  std::vector<float> scale_, amax_, early_amax_, history_;
+  std::vector<int64_t> nonfinite_, early_nonfinite_;
   Counts elements_{};
   int64_t length_ = 16;
   bool most_recent_ = false;

@@ -62,7 +62,7 @@ void Engine::plan(const std::string& dump_modules) {
     pass.dump = nullptr;
   }
   if (config_.eval.interval > 0) model_->evaluate(pass, batch);
-  update(ctx, 0);
+  update(ctx, 0, 0);
   for (const auto& p : model_->params()) {
     plan_.master += p->master.shape.rank() != 0 ? p->master.bytes() : p->remainder.bytes();
     plan_.gradients += p->grad.bytes();
@@ -195,7 +195,7 @@ ProductTiming Engine::prepare_products(const ProductChoices& choices) {
   return machine_.tune_products(larger.alloc(Dtype::u8, {static_cast<int64_t>(bytes)}).data, bytes);
 }
 
-void Engine::update(Ctx& ctx, double lr) {
+void Engine::update(Ctx& ctx, double lr, int64_t step) {
   {
     Span span(ctx.tracer, "gradient norm", "");
     gradient_squares(ctx, model_->params(), scalars_.squares);
@@ -203,7 +203,7 @@ void Engine::update(Ctx& ctx, double lr) {
     ops::decide_step(ctx, {scalars_.loss_sums, scalars_.squares, static_cast<int64_t>(model_->params().size()), first.nonfinite, quant_.sites(), config_.optim.clip_norm}, scalars_.outcome);
   }
   Span span(ctx.tracer, "optimizer", "");
-  adamw_update(ctx, model_->params(), config_.optim, lr, updates_ + 1, scalars_.outcome ? &scalars_.outcome->control : nullptr);
+  adamw_update(ctx, model_->params(), config_.optim, lr, updates_ + 1, scalars_.outcome ? &scalars_.outcome->control : nullptr, model_->early_images(quant_, step + 1));
 }
 
 Engine::StepScalars Engine::read_scalars() {
@@ -270,7 +270,7 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
     ++pass.micro_batch;
   }
   if (dump) model_->dump_weights(*dump, quant_);
-  update(ctx, r.lr);
+  update(ctx, r.lr, step);
 
   const StepScalars s = [&] {
     Span span(machine_.kind() == DeviceKind::cuda ? tracer_ : nullptr, "wait for the device", "");
@@ -293,7 +293,7 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
   quant_.begin_step(step + 1);
   push_quant_state();
   set_work({static_cast<uint64_t>(step) + 1, 0});
-  model_->refresh_images(ctx, quant_);
+  model_->refresh_other_images(ctx, quant_);
   return r;
 }
 

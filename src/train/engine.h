@@ -100,7 +100,8 @@ class Engine {
   TokenBatch upload(const data::MicroBatch& batch);
   void train_micro_batch(Pass& pass, const TokenBatch& tokens);
   void push_quant_state();
-  void update(Ctx& ctx, double lr);
+  // The optimizer and, for the step behind `step`, the weight images that its pass makes.
+  void update(Ctx& ctx, double lr, int64_t step);
 
   // What a step leaves in the memory of the device for the host to read, in one block.
   struct Scalars {

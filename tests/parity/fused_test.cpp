@@ -4,7 +4,9 @@
 #include "cpu/cpu_ops.h"
 #include "cuda/cuda_ops.h"
 #include "images.h"
+#include "numerics/master.h"
 #include "ops/activation.h"
+#include "ops/optimizer.h"
 
 using namespace parity;
 
@@ -72,6 +74,84 @@ TEST(fused, swiglu_backward_values) {
     rig.on_device([&](Ctx& ctx) { cuda::swiglu_backward(ctx, dyt, gut, alone, {}, {}); });
     expect_same(rig.download(value), rig.download(alone), fmt::format("values with and without images {}x{}", rows, cols));
     rig.reset();
+  }
+}
+
+// The state of one matrix in one of its forms; absent tensors are empty.
+struct State {
+  Host master, remainder, working, m, v, grad;
+  std::array<Host*, 6> all() { return {&master, &remainder, &working, &m, &v, &grad}; }
+};
+enum class Form { master_and_copy, master_alone, halves };
+
+State make_state(Form form, Dtype moments, int64_t rows, int64_t cols) {
+  const Shape shape{rows, cols};
+  State s{normal("w", Dtype::f32, shape), {}, {}, normal("m", moments, shape, 0.1), normal("v", moments, shape), normal("g", Dtype::f32, shape)};
+  for (int64_t i = 0; i < s.v.elements(); ++i) s.v.set(i, s.v.at(i) * s.v.at(i));
+  s.grad.set(s.grad.elements() / 2, std::numeric_limits<double>::infinity());   // the weight becomes NaN
+  if (form == Form::master_alone) return s;
+  s.working = Host(Dtype::bf16, shape);
+  s.remainder = Host(Dtype::u16, shape);
+  for (int64_t i = 0; i < s.working.elements(); ++i) {
+    const SplitMaster split = split_master(resolve_tie(s.master.at(i)));
+    std::memcpy(s.working.bytes().data() + 2 * i, &split.weight, 2);
+    std::memcpy(s.remainder.bytes().data() + 2 * i, &split.remainder, 2);
+  }
+  (form == Form::halves ? s.master : s.remainder) = Host();
+  return s;
+}
+
+void check_adamw(Rig& rig, const Case& c, Form form, Dtype moments, int64_t rows, int64_t cols, bool skip) {
+  const State initial = make_state(form, moments, rows, cols);
+  State want, got;
+  const AdamwStep step{3e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.7f, 3.1f};
+  const StepControl control{0.77f, skip};
+  const Producer produce = [&](Ctx& ctx, bool device, const std::vector<QuantizedOut>& out) {
+    State& s = device ? got : want;
+    s = initial;
+    std::array<Tensor, 6> t;
+    for (size_t i = 0; i < t.size(); ++i) {
+      Host& h = *s.all()[i];
+      if (!h.bytes().empty()) t[i] = ctx.planning() ? Tensor{nullptr, h.dtype(), h.shape()} : device ? rig.upload(h) : h.tensor();
+    }
+    const AdamwTensors tensors{t[0], t[1], t[3], t[4], t[5], t[2]};
+    const StepControl* decision = !device ? &control : ctx.planning() ? nullptr : rig.upload_value(control);
+    (device ? cuda::adamw : cpu::adamw)(ctx, tensors, step, 99, decision, out.front());
+    if (!device || ctx.planning()) return;
+    for (size_t i = 0; i < t.size(); ++i) {
+      if (t[i]) *s.all()[i] = rig.download(t[i]);
+    }
+  };
+  const std::string what = fmt::format("AdamW {}x{}, form {}, moments {}{}", rows, cols, static_cast<int>(form), name(moments), skip ? ", skipped" : "");
+  compare(rig, c, rows, cols, produce, what);
+  for (size_t i = 0; i < want.all().size(); ++i) expect_same(*got.all()[i], *want.all()[i], fmt::format("{}, {}, tensor {}", what, c.spec.name, i));
+  if (skip) {
+    EXPECT_EQ(got.v.bytes(), initial.v.bytes()) << what;
+  }
+}
+
+TEST(fused, adamw_of_every_recipe) {
+  Rig rig;
+  for (const Spec& spec : specs()) {
+    const bool r = spec.row.quantized(), k = spec.col.quantized();
+    for (const ImageSize& extent : image_sizes) check_adamw(rig, {spec, r, k, false}, Form::halves, Dtype::bf16, extent.rows, extent.cols, false);
+    check_adamw(rig, {spec, r, k, true}, Form::halves, Dtype::bf16, 32, 48, false);
+    check_adamw(rig, {spec, r, false, false}, Form::halves, Dtype::f32, 32, 144, false);
+    check_adamw(rig, {spec, r, k, false}, Form::master_and_copy, Dtype::f32, 144, 48, true);
+  }
+}
+
+TEST(fused, adamw_of_every_form_of_the_state) {
+  Rig rig;
+  QuantSpec delayed = block_spec(Dtype::e4m3, 0, 0);
+  delayed.scaling = Scaling::delayed;
+  const QuantSpec line = block_spec(Dtype::e4m3, 1, 128, ScaleKind::pow2), square = block_spec(Dtype::e4m3, 128, 128), tensor = block_spec(Dtype::e4m3, 0, 0), row = block_spec(Dtype::e4m3, 1, 0);
+  for (const Spec& spec : {Spec{"1x128", line, line}, {"128x128", square, square}, {"delayed", delayed, delayed}, {"tensor", tensor, tensor}, {"rows", row, row}, {"128x128 and tensor", square, tensor}}) {
+    for (const Form form : {Form::master_and_copy, Form::master_alone, Form::halves}) {
+      for (const Dtype moments : {Dtype::f32, Dtype::bf16}) {
+        for (const bool skip : {false, true}) check_adamw(rig, {spec, true, true, false}, form, moments, 144, 208, skip);
+      }
+    }
   }
 }
 

@@ -333,7 +333,7 @@ TEST(state, adamw_casts_and_column_sums) {
     const auto call = [&](auto&& adamw, auto&& cast_weights, auto&& column_sums) {
       return [&, adamw, cast_weights, column_sums](Ctx& ctx, const std::vector<Tensor>& t) {
         const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
-        adamw(ctx, AdamwTensors{at(master), {}, at(m), at(v), at(grad), at(working)}, step, 0, static_cast<const StepControl*>(at(control).data));
+        adamw(ctx, AdamwTensors{at(master), {}, at(m), at(v), at(grad), at(working)}, step, 0, static_cast<const StepControl*>(at(control).data), QuantizedOut{});
         cast_weights(ctx, at(grad), at(cast));
         column_sums(ctx, at(wide), at(sums));
       };
@@ -368,7 +368,7 @@ TEST(state, compact_adamw) {
               const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
               const Tensor none;
               adamw(ctx, AdamwTensors{halves ? none : at(master), halves ? at(remainder) : none, at(m), at(v), at(grad), at(working)}, step, 99,
-                    static_cast<const StepControl*>(at(control).data));
+                    static_cast<const StepControl*>(at(control).data), QuantizedOut{});
             };
           };
           b.run(call(cpu::adamw), call(cuda::adamw));

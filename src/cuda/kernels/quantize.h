@@ -14,12 +14,13 @@
 
 #include "core/dtype.h"
 #include "core/step_key.h"
+#include "cuda/kernels/state.h"
 #include "numerics/bits.h"
 #include "recipe/health.h"
 
 namespace octet::cuda {
 
-enum class SourceKind : uint8_t { plain, norm, swiglu, swiglu_grad };
+enum class SourceKind : uint8_t { plain, norm, swiglu, swiglu_grad, adamw };
 
 // A source has one matrix; that of SwiGLU's gradient has two, the gate's and up's, with images and scales of their own.
 OCTET_HD constexpr int parts_of(SourceKind kind) { return kind == SourceKind::swiglu_grad ? 2 : 1; }
@@ -28,11 +29,12 @@ OCTET_HD constexpr int parts_of(SourceKind kind) { return kind == SourceKind::sw
 struct SourceParams {
   SourceKind kind = SourceKind::plain;
   bool wide = false;
-  const void* x = nullptr;        // plain: the matrix; norm: s; swiglu, swiglu_grad: gate_up, [rows, 2 cols], gate first
+  const void* x = nullptr;        // plain: the matrix; adamw: the weights, which its first launch updates; norm: s; swiglu, swiglu_grad: gate_up, [rows, 2 cols], gate first
   int64_t ld = 0;                 // elements between rows of x
   const void* gamma = nullptr;    // norm: [cols]
   const float* rstd = nullptr;    // norm: [rows]
   const void* dy = nullptr;       // swiglu_grad: [rows, cols]
+  AdamwParams adamw{};            // adamw: the state of the same shape; the tile family alone has this source
   void* value = nullptr;          // where the rounded matrix itself is written to, or null
   int64_t value_ld = 0;           // elements between its rows
   int64_t rows = 0, cols = 0;

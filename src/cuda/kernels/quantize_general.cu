@@ -241,6 +241,7 @@ void with_source(const SourceParams& s, Body&& body) {
       case SourceKind::norm: return body.template operator()<SourceKind::norm, T>();
       case SourceKind::swiglu: return body.template operator()<SourceKind::swiglu, T>();
       case SourceKind::swiglu_grad: return body.template operator()<SourceKind::swiglu_grad, T>();
+      case SourceKind::adamw: return;   // updates come first, then their weights are a plain source
     }
   };
   if (s.wide) return with_kind.template operator()<float>();

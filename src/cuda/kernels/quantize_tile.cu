@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "cuda/kernels/adamw.cuh"
 #include "cuda/kernels/multiplier.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/source.cuh"
@@ -81,11 +82,31 @@ __device__ __forceinline__ Place place() {
   return {tile_row, tile_column, tile_row * tile + ry * 8, tile_column * tile + cx * 8, cx, ry, t % 32, t / 32};
 }
 
+// The thread's elements of the tile, a row at a time: unrolled, the four forms of the state would not fit the instruction cache.
+__device__ __forceinline__ void update_tile(const SourceParams& s, const Place& at) {
+  const StepControl control = *s.adamw.control;
+  if (control.skip) return;
+  const AdamwParams& p = s.adamw;
+#pragma unroll 1
+  for (int i = 0; i < 8; ++i) {
+    if (at.row + i >= s.rows || at.column >= s.cols) continue;
+    const int64_t c = (at.row + i) * s.cols + at.column;
+    if (p.narrow_moments) {
+      p.remainder ? adamw_eight<true, bf16>(p, control.grad_scale, c) : adamw_eight<false, bf16>(p, control.grad_scale, c);
+    } else {
+      p.remainder ? adamw_eight<true, float>(p, control.grad_scale, c) : adamw_eight<false, float>(p, control.grad_scale, c);
+    }
+  }
+}
+
 template <SourceKind K>
 __device__ __forceinline__ void load_tile(const SourceParams& s, const Place& at, uint4 (&v)[8]) {
+  // A thread reads back the weights that it wrote itself, two bytes of the 18 and more that an update moves.
+  if constexpr (K == SourceKind::adamw) update_tile(s, at);
+  constexpr SourceKind read = K == SourceKind::adamw ? SourceKind::plain : K;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    v[i] = at.row + i < s.rows && at.column < s.cols ? source_eight<K>(s, at.row + i, at.column) : make_uint4(0, 0, 0, 0);
+    v[i] = at.row + i < s.rows && at.column < s.cols ? source_eight<read>(s, at.row + i, at.column) : make_uint4(0, 0, 0, 0);
   }
 }
 
@@ -339,6 +360,7 @@ void with_kind(SourceKind kind, const Body& body) {
     case SourceKind::norm: return body.template operator()<SourceKind::norm>();
     case SourceKind::swiglu: return body.template operator()<SourceKind::swiglu>();
     case SourceKind::swiglu_grad: return body.template operator()<SourceKind::swiglu_grad>();
+    case SourceKind::adamw: return body.template operator()<SourceKind::adamw>();
   }
 }
 
@@ -411,7 +433,9 @@ void launch_quantize_tiles(cudaStream_t stream, const SourceParams& s, std::span
     with_kind(s.kind, [&]<SourceKind K>() { launch_amax<K>(stream, s, maxima); });
   }
   for (size_t i = 0; i < pairs.size(); ++i) launch_scales(stream, s, parts.of[i], maxima.of[i]);
-  with_kind(s.kind, [&]<SourceKind K>() { launch_tiles<K>(stream, s, parts); });
+  // The first pass over a source of AdamW has updated the weights.
+  const SourceKind now = needs_maxima && s.kind == SourceKind::adamw ? SourceKind::plain : s.kind;
+  with_kind(now, [&]<SourceKind K>() { launch_tiles<K>(stream, s, parts); });
 }
 
 }  // namespace octet::cuda

@@ -1,6 +1,6 @@
 #include "cuda/kernels/state.h"
 
-#include "cuda/kernels/philox.cuh"
+#include "cuda/kernels/adamw.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/vector.cuh"
 #include "cuda/launch.h"
@@ -11,60 +11,11 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t sum_tile = 1 << 14;
 
-// One thread, eight elements: two blocks of random words for BF16 moments.
 template <bool halves, class Moment>
-__global__ void __launch_bounds__(threads) adamw(AdamwParams p, AdamwStep step) {
+__global__ void __launch_bounds__(threads) adamw(AdamwParams p) {
   const StepControl control = *p.control;
-  if (control.skip) return;
-  const int64_t n = p.elements, c = (static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x) * vector_width;
-  if (c >= n) return;
-  Moment *m = static_cast<Moment*>(p.m), *v = static_cast<Moment*>(p.v);
-  bf16* working = reinterpret_cast<bf16*>(p.working);
-  const Vector<float> g = load(p.grad, c, n);
-  Vector<Moment> first = load(static_cast<const Moment*>(m), c, n), second = load(static_cast<const Moment*>(v), c, n);
-  Vector<float> w{};
-  Vector<bf16> upper{}, lower{};
-  if constexpr (halves) {
-    upper = load(static_cast<const bf16*>(working), c, n);
-    lower = load(reinterpret_cast<const bf16*>(p.remainder), c, n);
-  } else {
-    w = load(static_cast<const float*>(p.master), c, n);
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint4 random{};
-    if constexpr (sizeof(Moment) == 2) random = PhiloxStream(p.seed, RngPurpose::moments, p.name_hash, p.key->step).block(static_cast<uint64_t>(c / 4 + half));
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int i = 4 * half + j;
-      if constexpr (halves) w.values[i] = join_master(bf16{upper.bits(i)}, lower.bits(i));
-      float mi = first.at(i), vi = second.at(i);
-      adamw_element(w.values[i], mi, vi, g.values[i], step, control.grad_scale);
-      if constexpr (sizeof(Moment) == 2) {
-        const uint32_t word = j == 0 ? random.x : j == 1 ? random.y : j == 2 ? random.z : random.w;
-        first.set_bits(i, to_bf16_stochastic(mi, word).bits);
-        second.set_bits(i, to_bf16_stochastic(vi, word >> 16).bits);
-      } else {
-        first.set(i, mi);
-        second.set(i, vi);
-      }
-      if constexpr (halves) {
-        const SplitMaster s = split_master(w.values[i]);
-        upper.set_bits(i, s.weight.bits);
-        lower.set_bits(i, s.remainder);
-      } else if (working) {
-        upper.set(i, w.values[i]);
-      }
-    }
-  }
-  store(m, c, n, first);
-  store(v, c, n, second);
-  if constexpr (halves) {
-    store(reinterpret_cast<bf16*>(p.remainder), c, n, lower);
-  } else {
-    store(p.master, c, n, w);
-  }
-  if (working) store(working, c, n, upper);
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x) * vector_width;
+  if (!control.skip && c < p.elements) adamw_eight<halves, Moment>(p, control.grad_scale, c);
 }
 
 // One CTA. Squares are added in index order by one thread, which reads them from shared memory; counts in any order.
@@ -149,9 +100,9 @@ __global__ void __launch_bounds__(threads) column_sums(const T* x, int64_t ld, i
 
 }  // namespace
 
-void launch_adamw(cudaStream_t stream, const AdamwParams& p, const AdamwStep& step) {
+void launch_adamw(cudaStream_t stream, const AdamwParams& p) {
   const unsigned blocks = blocks_for(p.elements, threads * vector_width);
-  const auto with = [&](auto kernel) { launch("update weights", stream, kernel, blocks, threads, 0, p, step); };
+  const auto with = [&](auto kernel) { launch("update weights", stream, kernel, blocks, threads, 0, p); };
   if (p.narrow_moments) {
     p.remainder ? with(adamw<true, bf16>) : with(adamw<false, bf16>);
   } else {

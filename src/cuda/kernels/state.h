@@ -20,9 +20,10 @@ struct AdamwParams {
   bool narrow_moments;
   uint64_t seed, name_hash;
   const StepKey* key;    // read by narrow moments only
+  AdamwStep step;
   const StepControl* control;
 };
-void launch_adamw(cudaStream_t stream, const AdamwParams& p, const AdamwStep& step);
+void launch_adamw(cudaStream_t stream, const AdamwParams& p);
 void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutcome* outcome);
 void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n);
 

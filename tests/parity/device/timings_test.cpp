@@ -141,10 +141,18 @@ TEST_F(Timings, memory_bound) {
   auto* control = static_cast<StepControl*>(blank(Dtype::u8, {sizeof(StepControl)}).data);
   device_.copy_in(control, &go, sizeof go);
   bytes("AdamW, f32 states and a BF16 copy", static_cast<double>(weights) * 30,
-        [&](Ctx& ctx) { cuda::adamw(ctx, {master, {}, m, v, grad, copy}, step, 0, control); }, 0.6);
+        [&](Ctx& ctx) { cuda::adamw(ctx, {master, {}, m, v, grad, copy}, step, 0, control, {}); }, 0.6);
   const Tensor lower = blank(Dtype::u16, {weights}), first = blank(Dtype::bf16, {weights}), second = blank(Dtype::bf16, {weights});
   bytes("AdamW, halves and BF16 moments", static_cast<double>(weights) * 20,
-        [&](Ctx& ctx) { cuda::adamw(ctx, {{}, lower, first, second, grad, copy}, step, 0, control); }, 0.5);
+        [&](Ctx& ctx) { cuda::adamw(ctx, {{}, lower, first, second, grad, copy}, step, 0, control, {}); }, 0.5);
+  const int64_t side = int64_t{1} << 13;
+  const auto matrix = [&](Tensor t) {
+    t.shape = {weights / side, side};
+    return t;
+  };
+  const AdamwTensors state{{}, matrix(lower), matrix(first), matrix(second), matrix(grad), matrix(copy)};
+  QuantizedOut images{line, line, alloc_image(memory_, line, weights / side, side, false, ImageLayout::gemm), alloc_image(memory_, line, weights / side, side, true, ImageLayout::gemm), {}};
+  bytes("AdamW, halves, BF16 moments, 1x128 images", static_cast<double>(weights) * 22, [&](Ctx& ctx) { cuda::adamw(ctx, state, step, 0, control, images); }, 0.4);
 }
 
 // FLOP of the causal half: 4 S^2 d a head forward, 10 S^2 d backward, halved.
