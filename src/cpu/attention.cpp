@@ -56,9 +56,7 @@ void masked_exp(float* scores, int64_t n, int64_t keys, int64_t q0, int64_t k0, 
   }
 }
 
-}  // namespace
-
-void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse) {
+void attend(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse) {
   Arena::Scope scope(ctx.scratch());
   const int64_t d = g.head_dim, group = g.heads / g.kv_heads, samples = qkv.rows() / seq_len;
   const WorkerScratch scratch(ctx, 2 * seq_len * d + 2 * query_tile * d + query_tile * seq_len + 2 * query_tile);
@@ -89,6 +87,14 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
       }
     }
   });
+}
+
+}  // namespace
+
+void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse,
+               const QuantizedOut& images) {
+  attend(ctx, qkv, document_start, seq_len, g, out, lse);
+  if (images.wanted()) quantize(ctx, out, images);
 }
 
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,

@@ -4,6 +4,7 @@
 #include "cuda/attention/kernels.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
+#include "cuda/quantize.h"
 
 namespace octet::cuda {
 namespace {
@@ -26,14 +27,41 @@ void check_dtypes(const char* op, const Tensor& qkv, const Tensor& other) {
   OCTET_CHECK(qkv.dtype == other.dtype, "{}: qkv is {}, out and gradients must be too, not {}", op, name(qkv.dtype), name(other.dtype));
 }
 
+// What the tensor family can do for images of out: all of it (images), take the amax that scales wait for, or nothing.
+enum class Share { nothing, amax, images };
+Share share_of_images(const AttentionShape& s, const SourceParams& out, const ImagePair& pair) {
+  if (!tile_serves(out, {&pair, 1})) return Share::nothing;
+  switch (scales_await(pair)) {
+    case Awaits::nothing: return s.seq_len % 16 == 0 ? Share::images : Share::nothing;
+    case Awaits::tile: return s.seq_len % 128 == 0 && s.head_dim % 128 == 0 ? Share::images : Share::nothing;
+    case Awaits::tensor: return Share::amax;
+    case Awaits::lines: return Share::nothing;
+  }
+  return Share::nothing;
+}
+
 }  // namespace
 
-void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse) {
+void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse, const QuantizedOut& images) {
+  Arena::Scope scope(ctx.scratch());
+  SourceParams values = plain_source(out);
+  const SourceScratch scratch = images.wanted() ? source_scratch(ctx, values, {&images, 1}) : SourceScratch{};
+  unsigned* amax = images.wanted() ? ctx.scratch().alloc_array<unsigned>(1) : nullptr;
   if (ctx.planning() || qkv.elements() == 0) return;
   check_dtypes("attention", qkv, out);
-  const AttentionForward p{shape_of(qkv, document_start, seq_len, g), qkv.data, out.data, lse.as<float>()};
+  AttentionForward p{shape_of(qkv, document_start, seq_len, g), qkv.data, out.data, lse.as<float>()};
+  CUstream_st* stream = ctx.cuda().stream();
   const bool tensor = tensor_attention_serves(p.shape) && aligned(qkv) && aligned(out);
-  (tensor ? launch_attention : launch_attention_general)(ctx.cuda().stream(), p);
+  const ImagePair pair = image_pair(images);
+  const Share share = tensor && images.wanted() ? share_of_images(p.shape, values, pair) : Share::nothing;
+  if (share == Share::images) p.images = launch_tile_scales(stream, values, pair, scratch.maxima);
+  if (share == Share::amax) {
+    const MemorySource memory = ctx.cuda().memory();
+    memory.fill(memory.user, amax, 0, sizeof(unsigned));
+    p.amax = values.amax = amax;
+  }
+  (tensor ? launch_attention : launch_attention_general)(stream, p);
+  if (images.wanted() && share != Share::images) quantize_source(ctx, values, {&images, 1}, scratch);
 }
 
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,

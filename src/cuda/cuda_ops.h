@@ -22,7 +22,8 @@ void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Te
 void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out);
 void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g,
                            const QkNorm& norm, const Tensor& d_qkv);
-void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse);
+void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse,
+               const QuantizedOut& images);
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,
                         const HeadGeometry& g, const Tensor& d_qkv);
 void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out);

@@ -12,6 +12,7 @@
 namespace octet::cuda {
 namespace {
 
+int64_t maxima_a_part(const SourceParams& s) { return s.rows + s.cols + 2; }
 StatisticsParams statistics_of(const QuantTarget& t) { return {t.amax, t.nonfinite, t.row_health, t.col_health}; }
 
 }  // namespace
@@ -39,10 +40,12 @@ ImageParams image_params(const Operand& image, const QuantSpec& spec, bool colum
   return p;
 }
 
-void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts) {
-  Arena::Scope scope(ctx.scratch());
-  const int64_t elements = source.rows * source.cols, maxima_a_part = source.rows + source.cols + 2;
-  // Memory of both families is planned: which one runs depends on whether this step gathers statistics. Parts take turns in the general family's.
+ImagePair image_pair(const QuantizedOut& out) {
+  return {image_params(out.row, out.row_spec, false, out.target.stored_scale), image_params(out.col, out.col_spec, true, out.target.stored_scale), statistics_of(out.target)};
+}
+
+SourceScratch source_scratch(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts) {
+  // Parts take turns in the general family's.
   int64_t most_blocks = 0;
   bool transforms = false;
   for (const QuantizedOut& out : parts) {
@@ -52,25 +55,32 @@ void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const Quant
       transforms |= (image == &out.row ? out.row_spec : out.col_spec).hadamard;
     }
   }
-  QuantizeScratch scratch{};
-  scratch.block_amax = ctx.scratch().alloc_array<unsigned>(most_blocks);
-  scratch.multiplier = ctx.scratch().alloc_array<float>(most_blocks);
-  scratch.tensor_amax = ctx.scratch().alloc_array<float>(1);
-  scratch.transformed = ctx.scratch().alloc_array<float>(transforms ? elements : 0);
-  scratch.health = ctx.scratch().alloc_array<ImageHealth>(health_tiles(source.rows, source.cols));
-  float* maxima = ctx.scratch().alloc_array<float>(static_cast<int64_t>(parts.size()) * maxima_a_part);
-  OCTET_CHECK(source.rows <= int64_t{65535} * 32, "quantize: {} rows, at most {} fit a launch", source.rows, int64_t{65535} * 32);
-  if (ctx.planning() || elements == 0) return;
+  SourceScratch scratch{};
+  scratch.general.block_amax = ctx.scratch().alloc_array<unsigned>(most_blocks);
+  scratch.general.multiplier = ctx.scratch().alloc_array<float>(most_blocks);
+  scratch.general.tensor_amax = ctx.scratch().alloc_array<float>(1);
+  scratch.general.transformed = ctx.scratch().alloc_array<float>(transforms ? source.rows * source.cols : 0);
+  scratch.general.health = ctx.scratch().alloc_array<ImageHealth>(health_tiles(source.rows, source.cols));
+  scratch.maxima = ctx.scratch().alloc_array<float>(static_cast<int64_t>(parts.size()) * maxima_a_part(source));
+  return scratch;
+}
 
+void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts) {
+  Arena::Scope scope(ctx.scratch());
+  const SourceScratch scratch = source_scratch(ctx, source, parts);
+  if (!ctx.planning()) quantize_source(ctx, source, parts, scratch);
+}
+
+void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts, const SourceScratch& scratch) {
+  OCTET_CHECK(source.rows <= int64_t{65535} * 32, "quantize: {} rows, at most {} fit a launch", source.rows, int64_t{65535} * 32);
+  if (source.rows * source.cols == 0) return;
   std::vector<ImagePair> pairs;
-  for (const QuantizedOut& out : parts) {
-    pairs.push_back({image_params(out.row, out.row_spec, false, out.target.stored_scale), image_params(out.col, out.col_spec, true, out.target.stored_scale), statistics_of(out.target)});
-  }
+  for (const QuantizedOut& out : parts) pairs.push_back(image_pair(out));
   CUstream_st* stream = ctx.cuda().stream();
   if (tile_serves(source, pairs)) {
     const int64_t floats = tile_scratch_floats(source, pairs);
-    OCTET_CHECK(floats <= static_cast<int64_t>(parts.size()) * maxima_a_part, "scratch of {} maxima", floats);
-    launch_quantize_tiles(stream, source, pairs, maxima);
+    OCTET_CHECK(floats <= static_cast<int64_t>(parts.size()) * maxima_a_part(source), "scratch of {} maxima", floats);
+    launch_quantize_tiles(stream, source, pairs, scratch.maxima);
     return;
   }
   SourceParams whole = source;
@@ -83,8 +93,8 @@ void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const Quant
     const ImagePair& pair = pairs[i];
     if (part.value) launch_source_values(stream, part);
     const RandomParams random{ctx.seed, parts[i].target.site_hash, ctx.key};
-    if (pair.row.codes) launch_quantize_general(stream, part, pair.row, pair.statistics, true, random, scratch);
-    if (pair.col.codes) launch_quantize_general(stream, part, pair.col, pair.statistics, !pair.row.codes, random, scratch);
+    if (pair.row.codes) launch_quantize_general(stream, part, pair.row, pair.statistics, true, random, scratch.general);
+    if (pair.col.codes) launch_quantize_general(stream, part, pair.col, pair.statistics, !pair.row.codes, random, scratch.general);
   }
 }
 

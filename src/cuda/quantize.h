@@ -10,6 +10,17 @@ namespace octet::cuda {
 // `column`: the image is stored transposed. stored_scale: the site's, or null.
 ImageParams image_params(const Operand& image, const QuantSpec& spec, bool column, const float* stored_scale);
 SourceParams plain_source(const MatrixView& x);
+ImagePair image_pair(const QuantizedOut& out);
+
+// Memory for the images of a source's parts, by either family: which one runs depends on whether this step gathers statistics.
+struct SourceScratch {
+  QuantizeScratch general;
+  float* maxima;
+};
+SourceScratch source_scratch(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts);
+// Not while planning.
+void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts, const SourceScratch& scratch);
+
 // Writes the wanted images of the source's parts, at least one of each, and their values where source.value is set.
 void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts);
 inline void quantize_source(Ctx& ctx, const SourceParams& source, const QuantizedOut& out) { quantize_source(ctx, source, {&out, 1}); }

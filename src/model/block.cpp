@@ -86,9 +86,8 @@ LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, Bloc
   s.attn = pass.saved.alloc(s.qkv.dtype, {t.tokens, heads_.heads * heads_.head_dim});
   s.lse = pass.saved.alloc(Dtype::f32, {t.tokens / t.seq_len, heads_.heads, t.seq_len});
   Span span(pass.ctx.tracer, out_.module(), "attention + quantize x", {.flops = attention_flops(t)});
-  ops::attention(pass.ctx, s.qkv, t.document_start, t.seq_len, heads_, s.attn, s.lse);
   LinearInput in = out_.input_of(pass, pass.ctx.scratch(), s.attn);
-  if (in.images.wanted()) ops::quantize(pass.ctx, s.attn, in.images);
+  ops::attention(pass.ctx, s.qkv, t.document_start, t.seq_len, heads_, s.attn, s.lse, in.images);
   out_.note_input(pass, in);
   return in;
 }

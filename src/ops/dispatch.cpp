@@ -133,14 +133,16 @@ void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, con
   OCTET_FORWARD(qk_norm_rope_backward, ctx, d_out, qkv, positions, cos_sin, g, norm, d_qkv);
 }
 
-void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse) {
+void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse,
+               const QuantizedOut& images) {
   OCTET_CHECK(seq_len > 0 && qkv.rows() % seq_len == 0, "attention: {} tokens are no whole samples of {}", qkv.rows(), seq_len);
   OCTET_CHECK(g.kv_heads > 0 && g.heads % g.kv_heads == 0, "attention: {} query heads over {} key-value heads", g.heads, g.kv_heads);
   OCTET_CHECK(!given(document_start) || document_start.elements() == qkv.rows(), "attention: {} document starts for {} tokens", document_start.elements(), qkv.rows());
   check_same("attention", "qkv", qkv.shape, {qkv.rows(), g.qkv_width()});
   check_same("attention", "out", out.shape, {qkv.rows(), g.heads * g.head_dim});
   check_same("attention", "lse", lse.shape, {qkv.rows() / seq_len, g.heads, seq_len});
-  OCTET_FORWARD(attention, ctx, qkv, document_start, seq_len, g, out, lse);
+  check_images("attention", ctx, images, out.rows(), out.cols());
+  OCTET_FORWARD(attention, ctx, qkv, document_start, seq_len, g, out, lse, images);
 }
 
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,

@@ -67,7 +67,7 @@ Host blank_lse(const Case& c) { return {Dtype::f32, {c.samples, c.heads, c.seq_l
 Results run_host(Rig& rig, const Case& c, Inputs in) {
   Results r{blank_out(c), blank_lse(c), in.qkv};
   const Tensor documents = c.documents == Documents::none ? Tensor{} : in.document_start.tensor();
-  rig.on_host([&](Ctx& ctx) { cpu::attention(ctx, in.qkv.tensor(), documents, c.seq_len, c.geometry(), r.out.tensor(), r.lse.tensor()); });
+  rig.on_host([&](Ctx& ctx) { cpu::attention(ctx, in.qkv.tensor(), documents, c.seq_len, c.geometry(), r.out.tensor(), r.lse.tensor(), QuantizedOut{}); });
   rig.on_host([&](Ctx& ctx) {
     cpu::attention_backward(ctx, in.d_out.tensor(), in.qkv.tensor(), r.out.tensor(), r.lse.tensor(), documents, c.seq_len, c.geometry(), r.d_qkv.tensor());
   });
@@ -78,7 +78,7 @@ Results run_host(Rig& rig, const Case& c, Inputs in) {
 Results run_device(Rig& rig, const Case& c, const Inputs& in, const Results* forward = nullptr) {
   const Tensor qkv = rig.upload(in.qkv), d_out = rig.upload(in.d_out), documents = c.documents == Documents::none ? Tensor{} : rig.upload(in.document_start);
   const Tensor out = rig.upload(blank_out(c), true), lse = rig.upload(blank_lse(c), true), d_qkv = rig.upload(in.qkv, true);
-  rig.on_device([&](Ctx& ctx) { cuda::attention(ctx, qkv, documents, c.seq_len, c.geometry(), out, lse); });
+  rig.on_device([&](Ctx& ctx) { cuda::attention(ctx, qkv, documents, c.seq_len, c.geometry(), out, lse, QuantizedOut{}); });
   const Tensor given_out = forward ? rig.upload(forward->out) : out, given_lse = forward ? rig.upload(forward->lse) : lse;
   rig.on_device([&](Ctx& ctx) { cuda::attention_backward(ctx, d_out, qkv, given_out, given_lse, documents, c.seq_len, c.geometry(), d_qkv); });
   Results r{rig.download(out), rig.download(lse), rig.download(d_qkv)};

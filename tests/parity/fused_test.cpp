@@ -155,4 +155,73 @@ TEST(fused, adamw_of_every_form_of_the_state) {
   }
 }
 
+struct AttentionCase {
+  int64_t samples, seq_len, heads, head_dim;
+  Dtype dtype = Dtype::bf16;
+  bool documents = false, nonfinite = false;
+  HeadGeometry geometry() const { return {heads, heads / 2, head_dim, head_dim, 1e-5f}; }
+  int64_t rows() const { return samples * seq_len; }
+};
+
+// The images are those of the out that the device itself wrote (attention has a tolerance), and that out is the one written without images.
+void check_attention(Rig& rig, const Spec& spec, const AttentionCase& a) {
+  const int64_t cols = a.heads * a.head_dim;
+  Host qkv = normal("qkv", a.dtype, {a.rows(), a.geometry().qkv_width()}, 1.3), starts, out(a.dtype, {a.rows(), cols}), lse(Dtype::f32, {a.samples, a.heads, a.seq_len});
+  // Of the last head alone, from one row on: values that are not finite.
+  if (a.nonfinite) qkv.set((a.seq_len / 2 + 1) * a.geometry().qkv_width() - 3, std::numeric_limits<double>::infinity());
+  if (a.documents) {
+    starts = Host(Dtype::i32, {a.rows()});
+    for (int64_t i = 0; i < a.rows(); ++i) starts.set(i, static_cast<double>(i % a.seq_len / 50 * 50));
+  }
+  const Producer produce = [&](Ctx& ctx, bool device, const std::vector<QuantizedOut>& images) {
+    const auto give = [&](Host& h, bool blank) { return ctx.planning() ? Tensor{nullptr, h.dtype(), h.shape()} : rig.upload(h, blank); };
+    if (!device) {   // the host is given the device's out
+      if (!ctx.planning()) {
+        const Tensor q = rig.upload(qkv), o = rig.upload(out, true), l = rig.upload(lse, true), d = a.documents ? rig.upload(starts) : Tensor{};
+        rig.on_device([&](Ctx& alone) { cuda::attention(alone, q, d, a.seq_len, a.geometry(), o, l, QuantizedOut{}); });
+        out = rig.download(o);
+        lse = rig.download(l);
+      }
+      return cpu::quantize(ctx, out.tensor(), images.front());
+    }
+    const Tensor q = give(qkv, false), o = give(out, true), l = give(lse, true), d = a.documents ? give(starts, false) : Tensor{};
+    cuda::attention(ctx, q, d, a.seq_len, a.geometry(), o, l, images.front());
+    if (ctx.planning()) return;
+    expect_same(rig.download(o), out, "out with images");
+    expect_same(rig.download(l), lse, "lse with images");
+  };
+  const std::string what = fmt::format("attention {} B{} S{} A{} d{}{}", name(a.dtype), a.samples, a.seq_len, a.heads, a.head_dim, a.documents ? " documents" : "");
+  const bool r = spec.row.quantized(), k = spec.col.quantized();
+  compare(rig, {spec, r, k, false}, a.rows(), cols, produce, what);
+  if (!r || !k || a.head_dim == 256) return;
+  compare(rig, {spec, true, false, false}, a.rows(), cols, produce, what + " row");
+  compare(rig, {spec, false, true, false}, a.rows(), cols, produce, what + " column");
+}
+
+// Every way: images written by the kernel itself (whole and ragged query tiles), its amax alone, separate quantization.
+TEST(fused, attention_of_every_recipe) {
+  Rig rig;
+  for (const Spec& spec : specs()) {
+    check_attention(rig, spec, {1, 128, 2, 128, Dtype::bf16, false, true});
+    check_attention(rig, spec, {2, 80, 2, 64, Dtype::bf16, true});
+  }
+}
+
+TEST(fused, attention_of_other_shapes) {
+  Rig rig;
+  QuantSpec delayed = block_spec(Dtype::e4m3, 0, 0);
+  delayed.scaling = Scaling::delayed;
+  const QuantSpec line = block_spec(Dtype::e4m3, 1, 128, ScaleKind::pow2), square = block_spec(Dtype::e4m3, 128, 128), tensor = block_spec(Dtype::e4m3, 0, 0);
+  for (const Spec& spec : {Spec{"1x128", line, line}, {"128x128", square, square}, {"delayed", delayed, delayed}, {"tensor", tensor, tensor}, {"128x128 and tensor", square, tensor}}) {
+    check_attention(rig, spec, {2, 256, 2, 128, Dtype::bf16, true});   // several query tiles and samples
+    check_attention(rig, spec, {1, 208, 2, 128});                     // ragged rows in sixteens
+    check_attention(rig, spec, {1, 137, 2, 64});                      // and not
+    check_attention(rig, spec, {1, 128, 2, 256});                     // two tiles a head
+    check_attention(rig, spec, {1, 144, 2, 192});
+    check_attention(rig, spec, {1, 144, 4, 16});
+    check_attention(rig, spec, {1, 128, 2, 24});                      // the general family
+    check_attention(rig, spec, {1, 128, 2, 128, Dtype::f32});
+  }
+}
+
 }  // namespace

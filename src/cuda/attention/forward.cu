@@ -8,6 +8,7 @@
 // d 192, 256: 224, 244 registers, 150, 198 KiB, one CTA of 8 warps. The tile of a warp at d 128 is 256 products and 80 loads of matrices: for the four warps
 // of a CTA 1280 cycles of shared memory, 256 more to fill it, beside about 1470 of the tensor cores. Neither can gain much alone.
 #include "cuda/attention/tile.cuh"
+#include "cuda/kernels/quantize_tile.cuh"
 #include "cuda/launch.h"
 
 namespace octet::cuda {
@@ -20,6 +21,7 @@ struct Plan {
   static constexpr int m = D <= 128 ? 2 : 1, warps = query_tile / (16 * m), threads = 32 * warps;
   static constexpr bool queries_in_registers = D <= 64;   // else there is no room beside out and scores
   static constexpr size_t shared = tile_bytes<D>(query_tile + 4 * key_tile);
+  static_assert(sizeof(TileShared<true>) <= tile_bytes<D>(4 * key_tile), "what quantizing needs lies where keys and values lay");
 };
 
 // Running maximum of raw scores and this lane's share of the running sum, of rows lane / 4 and lane / 4 + 8 of each 16.
@@ -88,7 +90,27 @@ __device__ __forceinline__ void finish(const Softmax<M>& state, float scale, con
   }
 }
 
+// The CTA's rows of out, which store_rows has left rounded in shared memory, from `row` on: their amax or their images. `column`: the head's first.
 template <int D>
+__device__ __forceinline__ void quantize_out(const AttentionForward& p, const bf16* staged, bf16* free_memory, int64_t row, int64_t row_end, int64_t column) {
+  constexpr int threads = Plan<D>::threads;
+  TileShared<true>& shared = *reinterpret_cast<TileShared<true>*>(free_memory);
+  const AttentionShape& s = p.shape;
+  __syncthreads();   // all rows are staged, and nobody reads keys and values
+  for (int first = 0; first < s.head_dim; first += quantized_tile) {
+    const TilePlace tile{s.samples * s.seq_len, static_cast<int64_t>(s.heads) * s.head_dim, row, column + first, row_end, column + s.head_dim};
+    const StagedTile<threads, tile_stride<D>> content{staged + first, static_cast<int>(row_end - row), s.head_dim - first};
+    if (p.amax) {
+      const uint32_t m = tile_magnitude(content);
+      if (threadIdx.x == 0) atomicMax(p.amax, __float_as_uint(amax_of(m)));
+    } else {
+      quantize_content<true, true>(p.images, tile, content, shared);
+    }
+  }
+}
+
+// Quantizes: out's amax or images are wanted.
+template <int D, bool Quantizes>
 __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_forward(AttentionForward p, Scale scale) {
   using P = Plan<D>;
   constexpr int M = P::m, N = key_tile / 8;
@@ -149,6 +171,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_
   finish(state, scale.plain, warp, p.lse + (static_cast<int64_t>(at.sample) * s.heads + head) * s.seq_len, inverse, lane);
   const int64_t out_ld = static_cast<int64_t>(s.heads) * s.head_dim;
   store_rows<D>(static_cast<bf16*>(p.out) + (at.row0 + warp.first) * out_ld + at.query_column, out_ld, warp.last - warp.first + 1, s.head_dim, own, out, inverse, lane);
+  if constexpr (Quantizes) quantize_out<D>(p, queries, tiles, at.row0 + q0, at.row0 + s.seq_len, at.query_column);
 }
 
 }  // namespace
@@ -159,9 +182,10 @@ void launch_attention(cudaStream_t stream, const AttentionForward& p) {
   with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
     constexpr int d = decltype(padded)::d;
     using P = Plan<d>;
-    check(cudaFuncSetAttribute(attention_forward<d>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of attention");
+    auto* kernel = p.amax || p.writes_images() ? attention_forward<d, true> : attention_forward<d, false>;
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of attention");
     const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
-    launch("attention", stream, attention_forward<d>, grid, P::threads, P::shared, p, scale_of(p.shape));
+    launch("attention", stream, kernel, grid, P::threads, P::shared, p, scale_of(p.shape));
   });
 }
 

@@ -1,5 +1,6 @@
 // Attention kernels. Plain structs and pointers to device memory; cuda/attention.cpp fills them from the operator's arguments, ops/attention.h has the
-// formulas. Every launch is asynchronous on `stream`, needs no other memory than it is given, uses no atomics, and adds in a fixed order.
+// formulas. Every launch is asynchronous on `stream`, needs no other memory than it is given, uses no atomics (but for amaxes
+// and counts of out's images, whose order does not matter), and adds in a fixed order.
 //
 // Two families:
 //   tensor    FlashAttention-2 (Dao, arXiv 2307.08691) on mma.sync: bf16, head_dim a multiple of 16 up to 256 (zero-padded to 32, 64, 96, 128, 192 or
@@ -15,7 +16,7 @@
 
 #include <cstdint>
 
-#include "numerics/bits.h"
+#include "cuda/kernels/quantize.h"
 
 namespace octet::cuda {
 
@@ -33,6 +34,11 @@ struct AttentionForward {
   const void* qkv;        // [samples * seq_len, (heads + 2 kv_heads) head_dim]
   void* out;              // [samples * seq_len, heads * head_dim]
   float* lse;             // [samples, heads, seq_len]
+  // What the tensor family makes of out beside, each may be absent. Images await nothing, and a sample is then a multiple of 16 rows, or their tile, and then
+  // heads and samples are multiples of 128 columns and rows.
+  unsigned* amax = nullptr;   // raised to the bits of its amax
+  TilePart images{};
+  bool writes_images() const { return images.row.image.codes || images.column.image.codes; }
 };
 
 struct AttentionBackward {

@@ -34,6 +34,7 @@ struct SourceParams {
   const void* gamma = nullptr;    // norm: [cols]
   const float* rstd = nullptr;    // norm: [rows]
   const void* dy = nullptr;       // swiglu_grad: [rows, cols]
+  unsigned* amax = nullptr;       // plain: bits of the matrix' amax, where its producer has taken it
   AdamwParams adamw{};            // adamw: the state of the same shape; the tile family alone has this source
   void* value = nullptr;          // where the rounded matrix itself is written to, or null
   int64_t value_ld = 0;           // elements between its rows
@@ -97,11 +98,31 @@ struct ImagePair {
   StatisticsParams statistics;
 };
 
+// Where a multiplier of an image of the tile family comes from.
+enum class From : int { nowhere, memory, blocks_of_row, tile };
+struct TileImage {
+  ImageParams image;
+  From from = From::nowhere;
+  float* multiplier = nullptr;   // memory: one for the matrix (stride 0), a row or a column of the source (stride 1)
+  int stride = 0;
+};
+struct TilePart {
+  TileImage row, column;
+  StatisticsParams statistics;
+};
+
+// What scales of the tile family wait for: nothing (they are stored), maxima of their tile, of the tensor, of its rows or columns.
+enum class Awaits : uint8_t { nothing, tile, tensor, lines };
+Awaits scales_await(const ImagePair& pair);
+
 // Whether the tile family serves these images of this source, one pair a part: all parts at once, which want the same images.
 bool tile_serves(const SourceParams& source, std::span<const ImagePair> pairs);
 // `scratch`: floats, tile_scratch_floats() of them: maxima and multipliers of scales that are made before the tiles.
 int64_t tile_scratch_floats(const SourceParams& source, std::span<const ImagePair> pairs);
 void launch_quantize_tiles(cudaStream_t stream, const SourceParams& source, std::span<const ImagePair> pairs, float* scratch);
+// For a producer that has tiles in its hands and quantizes them itself (kernels/quantize_tile.cuh), of images that await nothing or their tile: makes the
+// multipliers of stored scales.
+TilePart launch_tile_scales(cudaStream_t stream, const SourceParams& source, const ImagePair& pair, float* scratch);
 
 // One image of the source's part `source.part`. count_nonfinite: of two images of one matrix only one counts.
 void launch_quantize_general(cudaStream_t stream, const SourceParams& source, const ImageParams& image, const StatisticsParams& statistics, bool count_nonfinite,

@@ -163,7 +163,7 @@ TEST_F(Timings, attention) {
     const Tensor qkv = random(Dtype::bf16, {tokens, g.qkv_width()}), out = blank(Dtype::bf16, {tokens, g.heads * d}), lse = blank(Dtype::f32, {1, g.heads, tokens});
     const Tensor d_out = random(Dtype::bf16, {tokens, g.heads * d}), d_qkv = blank(Dtype::bf16, {tokens, g.qkv_width()});
     const double square = static_cast<double>(tokens) * static_cast<double>(tokens) * static_cast<double>(g.heads * d);
-    EXPECT_GT(product(fmt::format("attention forward, head_dim {}", d), 2.0 * square, [&](Ctx& ctx) { cuda::attention(ctx, qkv, {}, tokens, g, out, lse); }), 150.0);
+    EXPECT_GT(product(fmt::format("attention forward, head_dim {}", d), 2.0 * square, [&](Ctx& ctx) { cuda::attention(ctx, qkv, {}, tokens, g, out, lse, {}); }), 150.0);
     EXPECT_GT(product(fmt::format("attention backward, head_dim {}", d), 5.0 * square,
                       [&](Ctx& ctx) { cuda::attention_backward(ctx, d_out, qkv, out, lse, {}, tokens, g, d_qkv); }), 80.0);
   }
