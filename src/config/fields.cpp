@@ -91,6 +91,8 @@ void add_training(Table<RunConfig>& t) {
   t.add(kWarn, OCTET_FIELD(optim.clip_norm), "largest gradient norm; 0: no clipping").at_least(0).flag("--clip-grad");
   t.add(kFree, OCTET_FIELD(optim.master_weights), "fp32; bf16_remainder: the BF16 weight and the 16 bits below it, the same values in 2 bytes less").one_of({"fp32", "bf16_remainder"});
   t.add(kWarn, OCTET_FIELD(optim.moments), "fp32; bf16: half the memory, rounded stochastically").one_of({"fp32", "bf16"});
+  t.add(kFree, OCTET_FIELD(optim.offload), "on a GPU: keep masters (or their remainders) and moments in the host's pinned memory, where the optimizer's kernel reads and writes "
+                                           "them over the bus: slower updates, the same bits");
   t.add(kWarn, OCTET_FIELD(optim.z_loss), "coefficient of the mean squared log-normalizer").at_least(0).at_most(1);
   t.add(kWarn, OCTET_FIELD(sched.type), "learning-rate schedule").one_of({"constant", "linear", "cosine", "wsd"}).flag("--lr-decay-style");
   t.add(kWarn, OCTET_FIELD(sched.warmup_steps), "steps of linear warm-up").at_least(0).at_most(1e9).flag("--lr-warmup-iters").units();
@@ -143,6 +145,9 @@ void add_layout(Table<RunConfig>& t) {
   t.add(kWarn, OCTET_FIELD(parallel.sequence_parallel), "this version runs on one process: false");
   t.add(kFree, OCTET_FIELD(recompute.modules), "activations computed again in the backward pass instead of kept")
       .one_of({"norm", "swiglu", "attention", "block"});
+  t.add(kWarn, OCTET_FIELD(recompute.swiglu_inputs), "how gate and up, the largest activations, are kept for backward: as they are computed, or in half the memory in E4M3 with a scale for each "
+                                                     "1x128 block (the forward pass does not change; gradients see their rounding)")
+      .one_of({"bf16", "fp8"});
 }
 
 void add_running(Table<RunConfig>& t) {

@@ -87,6 +87,7 @@ struct OptimConfig {
   double z_loss = 0.0;      // coefficient of mean(logsumexp^2)
   std::string master_weights = "fp32";  // fp32 | bf16_remainder: the BF16 weight and the 16 bits below it; the same values in 2 bytes less
   std::string moments = "fp32";         // fp32 | bf16, rounded stochastically
+  bool offload = false;                 // GPU: masters (remainders) and moments live in the host's memory
   bool operator==(const OptimConfig&) const = default;
 };
 
@@ -157,6 +158,7 @@ struct ParallelConfig {   // 1 everywhere until the parallel parts land; other v
 
 struct RecomputeConfig {
   std::vector<std::string> modules;   // norm | swiglu | attention | block
+  std::string swiglu_inputs = "bf16"; // bf16 | fp8: how gate and up wait for backward
   bool operator==(const RecomputeConfig&) const = default;
 };
 

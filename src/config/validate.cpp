@@ -218,6 +218,10 @@ void validate(RunConfig& c) {
   check_precision(c.precision, c);
   check_parallel(c.parallel);
   check_log(c.log);
+  const auto& again = c.recompute.modules;
+  if (c.recompute.swiglu_inputs == "fp8" && std::find(again.begin(), again.end(), "block") != again.end()) {
+    fail("recompute.swiglu_inputs", "\"fp8\", but recompute.modules has \"block\", which keeps none of them", "set it to \"bf16\", or take \"block\" from the list");
+  }
   if (c.optim.master_weights == "bf16_remainder" && c.precision.recipe == "fp32") {
     fail("optim.master_weights", "\"bf16_remainder\", but the recipe fp32 has no BF16 weights", "set it to \"fp32\", or choose another recipe");
   }

@@ -4,6 +4,7 @@
 
 #include "cpu/blas.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/dequantize.h"
 #include "cpu/gemm_exact.h"
 #include "cpu/scratch.h"
 #include "cpu/simd.h"
@@ -27,37 +28,14 @@ Tile choose_tile(int64_t m, int64_t n, int64_t k) {
   return t;
 }
 
-void decode_rows(const Operand& o, int64_t r0, int64_t r1, float* out) {
-  const int64_t cols = o.data.cols;
-  for (int64_t r = r0; r < r1; ++r) {
-    float* dst = out + r * cols;
-    if (!o.quantized()) {
-      widen(o.data.row<bf16>(r), dst, cols);
-      continue;
-    }
-    const uint8_t* q = o.data.row<uint8_t>(r);
-    const int64_t grid_cols = o.scale_inv.cols();
-    const float* s = o.scale_inv.as<float>() + (o.block_rows ? r / o.block_rows : 0) * grid_cols;
-    const int64_t block = o.block_cols ? o.block_cols : cols;
-    if (block >= 16) {
-      for (int64_t b = 0; b < grid_cols; ++b) decode_array(o.data.dtype, q + b * block, s[b], dst + b * block, std::min(block, cols - b * block));
-    } else {
-      decode_array(o.data.dtype, q, 1.0f, dst, cols);
-      if (block == 1) {
-        for (int64_t c = 0; c < cols; ++c) dst[c] *= s[c];
-      } else {
-        for (int64_t c = 0; c < cols; ++c) dst[c] *= s[c / block];
-      }
-    }
-  }
-}
-
 // The operand as FP32 in its stored layout.
 Flat widen_operand(Ctx& ctx, const Operand& o) {
   if (o.data.dtype == Dtype::f32) return {o.data.data ? o.data.row<float>(0) : nullptr, o.data.ld, o.transposed};
   float* out = ctx.scratch().alloc_array<float>(o.data.rows * o.data.cols);
   if (!ctx.planning()) {
-    parallel_tiles(ctx.pool(), o.data.rows, 64, [&](int64_t r0, int64_t r1, int) { decode_rows(o, r0, r1, out); });
+    parallel_tiles(ctx.pool(), o.data.rows, 64, [&](int64_t r0, int64_t r1, int) {
+      for (int64_t r = r0; r < r1; ++r) decode_row(o, r, out + r * o.data.cols);
+    });
   }
   return {out, o.data.cols, o.transposed};
 }

@@ -14,7 +14,7 @@ void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tens
   Arena::Scope scope(ctx.scratch());
   const int64_t rows = x.rows(), h = x.cols();
   // The images are made from the rounded y, which needs a place even when the caller does not want it.
-  const bool wants_images = out.images.row.data.rows || out.images.col.data.rows;
+  const bool wants_images = out.images.wanted();
   const Tensor y = out.y.shape.rank() ? out.y : wants_images ? ctx.scratch().alloc(x.dtype, x.shape) : Tensor{};
   const WorkerScratch scratch(ctx, 3 * h);
   float* wide_gamma = ctx.scratch().alloc_array<float>(h);

@@ -28,6 +28,14 @@ void* allocate(void*, size_t bytes) {
   return memory;
 }
 void release(void*, void* memory) { cudaFree(memory); }
+void* allocate_pinned(void*, size_t bytes) {
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault); error != cudaSuccess) {
+    throw Error(ExitCode::device, fmt::format("cannot pin {} bytes of the host's memory: {}", bytes, cudaGetErrorString(error)), "optim.offload", "switch it off, or free host memory");
+  }
+  return memory;
+}
+void release_pinned(void*, void* memory) { cudaFreeHost(memory); }
 void fill(void* user, void* memory, int byte, size_t bytes) { check(cudaMemsetAsync(memory, byte, bytes, static_cast<Device*>(user)->stream()), "fill device memory"); }
 
 DeviceInfo describe(int index) {
@@ -63,7 +71,7 @@ Device::Device(int index) {
   info_ = describe(index);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
   for (Slot& s : slots_) {
-    check(cudaHostAlloc(&s.memory, slot_bytes, cudaHostAllocDefault), "allocate pinned memory");
+    s.memory = allocate_pinned(this, slot_bytes);
     check(cudaEventCreateWithFlags(&s.copied, cudaEventDisableTiming), "make an event");
   }
 }
@@ -84,6 +92,7 @@ Device::~Device() {
 }
 
 MemorySource Device::memory() { return {this, allocate, release, fill}; }
+MemorySource Device::host_memory() { return {this, allocate_pinned, release_pinned, fill}; }
 
 void Device::copy_in(void* to, const void* from, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
@@ -92,14 +101,14 @@ void Device::copy_in(void* to, const void* from, size_t bytes) {
     next_slot_ = (next_slot_ + 1) % slots_.size();
     check(cudaEventSynchronize(slot.copied), "wait for an earlier copy");
     std::memcpy(slot.memory, static_cast<const char*>(from) + done, n);
-    check(cudaMemcpyAsync(static_cast<char*>(to) + done, slot.memory, n, cudaMemcpyHostToDevice, stream_), "copy to the device");
+    check(cudaMemcpyAsync(static_cast<char*>(to) + done, slot.memory, n, cudaMemcpyDefault, stream_), "copy to the device");
     check(cudaEventRecord(slot.copied, stream_), "note a copy");
     done += n;
   }
 }
 
 void Device::copy_out(void* to, const void* from, size_t bytes) {
-  if (bytes) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copy from the device");
+  if (bytes) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copy from the device");
   synchronize();
 }
 

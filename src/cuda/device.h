@@ -60,6 +60,8 @@ class Device {
   CUstream_st* stream() const { return stream_; }
   // Device memory, filled in stream order. The device must outlive the arenas made of it.
   MemorySource memory();
+  // Pinned memory of the host under an address that kernels use too, over the bus.
+  MemorySource host_memory();
 
   // In stream order. The bytes to copy in are taken before the call returns: they pass through pinned memory, so that neither the host nor the device waits
   // (a copy from pageable memory may do both). The copy to the host waits for all work before it.

@@ -1,8 +1,12 @@
 // Operators that write images: from their arguments to the kernels of kernels/quantize.h.
 #include "cuda/quantize.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
+#include "cuda/kernels/rows.h"
 #include "ops/activation.h"
 
 namespace octet::cuda {
@@ -35,36 +39,48 @@ ImageParams image_params(const Operand& image, const QuantSpec& spec, bool colum
   return p;
 }
 
-void quantize_source(Ctx& ctx, const SourceParams& source, const QuantizedOut& out) {
+void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts) {
   Arena::Scope scope(ctx.scratch());
-  const bool row_wanted = out.row.data.rows != 0, col_wanted = out.col.data.rows != 0;
-  const int64_t elements = source.rows * source.cols;
-  // Memory of both families is planned: which one runs depends on whether this step gathers statistics.
-  const auto blocks = [](const Operand& o) { return block_count(o.data.rows, o.block_rows) * block_count(o.data.cols, o.block_cols); };
-  const int64_t most_blocks = std::max(row_wanted ? blocks(out.row) : 0, col_wanted ? blocks(out.col) : 0);
-  const bool transforms = (row_wanted && out.row_spec.hadamard) || (col_wanted && out.col_spec.hadamard);
+  const int64_t elements = source.rows * source.cols, maxima_a_part = source.rows + source.cols + 2;
+  // Memory of both families is planned: which one runs depends on whether this step gathers statistics. Parts take turns in the general family's.
+  int64_t most_blocks = 0;
+  bool transforms = false;
+  for (const QuantizedOut& out : parts) {
+    for (const Operand* image : {&out.row, &out.col}) {
+      if (image->data.rows == 0) continue;
+      most_blocks = std::max(most_blocks, block_count(image->data.rows, image->block_rows) * block_count(image->data.cols, image->block_cols));
+      transforms |= (image == &out.row ? out.row_spec : out.col_spec).hadamard;
+    }
+  }
   QuantizeScratch scratch{};
   scratch.block_amax = ctx.scratch().alloc_array<unsigned>(most_blocks);
   scratch.multiplier = ctx.scratch().alloc_array<float>(most_blocks);
   scratch.tensor_amax = ctx.scratch().alloc_array<float>(1);
   scratch.transformed = ctx.scratch().alloc_array<float>(transforms ? elements : 0);
   scratch.health = ctx.scratch().alloc_array<ImageHealth>(health_tiles(source.rows, source.cols));
-  float* maxima = ctx.scratch().alloc_array<float>(source.rows + source.cols + 2);
+  float* maxima = ctx.scratch().alloc_array<float>(static_cast<int64_t>(parts.size()) * maxima_a_part);
   OCTET_CHECK(source.rows <= int64_t{65535} * 32, "quantize: {} rows, at most {} fit a launch", source.rows, int64_t{65535} * 32);
   if (ctx.planning() || elements == 0) return;
 
-  const ImageParams row = image_params(out.row, out.row_spec, false, out.target.stored_scale), col = image_params(out.col, out.col_spec, true, out.target.stored_scale);
-  const StatisticsParams statistics = statistics_of(out.target);
+  std::vector<ImagePair> pairs;
+  for (const QuantizedOut& out : parts) {
+    pairs.push_back({image_params(out.row, out.row_spec, false, out.target.stored_scale), image_params(out.col, out.col_spec, true, out.target.stored_scale), statistics_of(out.target)});
+  }
   CUstream_st* stream = ctx.cuda().stream();
-  if (tile_serves(source, row, col, statistics)) {
-    OCTET_CHECK(tile_scratch_floats(source, row, col) <= source.rows + source.cols + 2, "scratch of {} maxima", tile_scratch_floats(source, row, col));
-    launch_quantize_tiles(stream, source, row, col, statistics, maxima);
+  if (tile_serves(source, pairs)) {
+    const int64_t floats = tile_scratch_floats(source, pairs);
+    OCTET_CHECK(floats <= static_cast<int64_t>(parts.size()) * maxima_a_part, "scratch of {} maxima", floats);
+    launch_quantize_tiles(stream, source, pairs, maxima);
     return;
   }
-  if (source.value) launch_source_values(stream, source);
-  const RandomParams random{ctx.seed, out.target.site_hash, ctx.key};
-  if (row_wanted) launch_quantize_general(stream, source, row, statistics, true, random, scratch);
-  if (col_wanted) launch_quantize_general(stream, source, col, statistics, !row_wanted, random, scratch);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const SourceParams part = select_part(source, static_cast<int>(i));
+    const ImagePair& pair = pairs[i];
+    if (part.value) launch_source_values(stream, part);
+    const RandomParams random{ctx.seed, parts[i].target.site_hash, ctx.key};
+    if (pair.row.codes) launch_quantize_general(stream, part, pair.row, pair.statistics, true, random, scratch);
+    if (pair.col.codes) launch_quantize_general(stream, part, pair.col, pair.statistics, !pair.row.codes, random, scratch);
+  }
 }
 
 SourceParams plain_source(const MatrixView& x) {
@@ -72,6 +88,7 @@ SourceParams plain_source(const MatrixView& x) {
   s.wide = x.dtype == Dtype::f32;
   s.x = x.data;
   s.ld = x.ld;
+  s.value_ld = x.cols;
   s.rows = x.rows;
   s.cols = x.cols;
   return s;
@@ -79,16 +96,38 @@ SourceParams plain_source(const MatrixView& x) {
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) { quantize_source(ctx, plain_source(x), out); }
 
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
+  if (ctx.planning() || out.elements() == 0) return;
+  QuantSpec spec;
+  spec.format = image.data.dtype;
+  launch_dequantize(ctx.cuda().stream(), image_params(image, spec, false, nullptr), out.rows, out.cols, out.dtype == Dtype::f32, out.data, out.ld);
+}
+
 void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const QuantizedOut& images) {
   SourceParams s = plain_source(gate_up);
   s.kind = SourceKind::swiglu;
-  s.cols = gate_up.cols() / 2;
+  s.cols = s.value_ld = gate_up.cols() / 2;
   s.value = y.data;
-  if (images.row.data.rows || images.col.data.rows) {
+  if (images.wanted()) {
     quantize_source(ctx, s, images);
   } else if (!ctx.planning() && s.rows * s.cols != 0) {
     launch_source_values(ctx.cuda().stream(), s);
   }
+}
+
+void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up, const QuantizedOut& gate_images, const QuantizedOut& up_images) {
+  if (!gate_images.wanted()) {
+    if (ctx.planning() || dy.elements() == 0) return;
+    launch_swiglu_backward(ctx.cuda().stream(), gate_up.dtype == Dtype::f32, dy.data, gate_up.data, d_gate_up.data, dy.rows(), dy.cols());
+    return;
+  }
+  SourceParams s = plain_source(gate_up);
+  s.kind = SourceKind::swiglu_grad;
+  s.dy = dy.data;
+  s.cols = dy.cols();
+  s.value = d_gate_up.data;
+  const QuantizedOut parts[] = {gate_images, up_images};
+  quantize_source(ctx, s, parts);
 }
 
 }  // namespace octet::cuda

@@ -43,7 +43,7 @@ Rope rope_params(const Tensor& in, const Tensor& out, const Tensor& positions, c
 
 void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tensor& gamma, float eps, const RmsNormOut& out) {
   Arena::Scope scope(ctx.scratch());
-  const bool wants_images = out.images.row.data.rows || out.images.col.data.rows;
+  const bool wants_images = out.images.wanted();
   // The images read the norm through its statistics: rstd needs a place even when the caller does not keep it.
   const Tensor rstd = out.rstd.shape.rank() ? out.rstd : ctx.scratch().alloc(Dtype::f32, {x.rows()});
   const Tensor& s = delta.shape.rank() ? out.sum : x;
@@ -76,11 +76,6 @@ void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor&
   float* partial = ctx.scratch().alloc_array<float>(norm_backward_tiles(s.rows()) * s.cols());
   if (ctx.planning() || s.elements() == 0) return;
   launch_norm_backward(stream(ctx), {wide(s), dy.data, s.data, gamma.data, d_residual.data, rstd.as<float>(), dx.data, dgamma.as<float>(), partial, s.rows(), s.cols()});
-}
-
-void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up) {
-  if (ctx.planning() || dy.elements() == 0) return;
-  launch_swiglu_backward(stream(ctx), wide(gate_up), dy.data, gate_up.data, d_gate_up.data, dy.rows(), dy.cols());
 }
 
 void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out) {

@@ -13,6 +13,9 @@ Pass with_temporary_results(const Pass& pass, bool dropped) {
   return dropped ? pass.with_saved(pass.ctx.scratch()) : pass;
 }
 
+// How gate and up wait for backward (recompute.swiglu_inputs).
+QuantSpec kept_spec() { return block_spec(Dtype::e4m3, 1, 128); }
+
 }  // namespace
 
 Block::Block(BlockParams params, Linear qkv, Linear out, Linear gate_up, Linear down, HeadGeometry heads, RecomputePolicy recompute)
@@ -48,6 +51,36 @@ LinearInput Block::swiglu_input(const Pass& pass, const Tensor& gate_up) const {
   return in;
 }
 
+// Gate and up are separate logical tensors: no block has elements of both.
+void Block::keep_gate_up(const Pass& pass, BlockSaved& s) const {
+  Span span(pass.ctx.tracer, gate_up_.module(), "keep gate and up in FP8");
+  const int64_t tokens = s.gate_up.rows(), width = s.gate_up.cols() / 2;
+  int64_t column = 0;
+  for (Operand* image : {&s.gate, &s.up}) {
+    *image = alloc_image(pass.saved, kept_spec(), tokens, width, false, gate_up_.image_layout());
+    ops::quantize(pass.ctx, MatrixView(s.gate_up).columns(column, width), {kept_spec(), {}, *image, {}, {}});
+    column += width;
+  }
+}
+
+Tensor Block::kept_gate_up(const Pass& pass, const BlockSaved& s) const {
+  if (!recompute_.swiglu_fp8) return s.gate_up;
+  Span span(pass.ctx.tracer, gate_up_.module(), "gate and up from FP8");
+  const Tensor gate_up = pass.ctx.scratch().alloc(s.gate_up.dtype, s.gate_up.shape);
+  const int64_t width = gate_up.cols() / 2;
+  ops::dequantize(pass.ctx, s.gate, MatrixView(gate_up).columns(0, width));
+  ops::dequantize(pass.ctx, s.up, MatrixView(gate_up).columns(width, width));
+  return gate_up;
+}
+
+LinearGrad Block::swiglu_grad(const Pass& pass, const Tensor& dy, const Tensor& gate_up) const {
+  Span span(pass.ctx.tracer, gate_up_.module(), "swiglu backward + quantize dy");
+  LinearGrad d = gate_up_.allocate_grad(pass, dy.rows());
+  ops::swiglu_backward(pass.ctx, dy, gate_up, d.value, d.images[0], d.images[1]);
+  gate_up_.note_grad(pass, d);
+  return d;
+}
+
 // Attention proper and the images of its output. Backward needs the output itself, so it is the input's value too.
 LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, BlockSaved& s) const {
   s.attn = pass.saved.alloc(s.qkv.dtype, {t.tokens, heads_.heads * heads_.head_dim});
@@ -55,7 +88,7 @@ LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, Bloc
   Span span(pass.ctx.tracer, out_.module(), "attention + quantize x", {.flops = attention_flops(t)});
   ops::attention(pass.ctx, s.qkv, t.document_start, t.seq_len, heads_, s.attn, s.lse);
   LinearInput in = out_.input_of(pass, pass.ctx.scratch(), s.attn);
-  if (in.images.row.data.rows || in.images.col.data.rows) ops::quantize(pass.ctx, s.attn, in.images);
+  if (in.images.wanted()) ops::quantize(pass.ctx, s.attn, in.images);
   out_.note_input(pass, in);
   return in;
 }
@@ -79,11 +112,12 @@ void Block::attention_forward(const Pass& pass, const TokenGeometry& t, const Te
 
 void Block::mlp_forward(const Pass& pass, const TokenGeometry& t, const Tensor& attn_out, BlockSaved& s, const Tensor& m) const {
   s.rstd2 = pass.saved.alloc(Dtype::f32, {t.tokens});
-  s.gate_up = pass.saved.alloc(s.s1.dtype, {t.tokens, gate_up_.out_features()});
+  s.gate_up = (recompute_.swiglu_fp8 ? pass.ctx.scratch() : pass.saved).alloc(s.s1.dtype, {t.tokens, gate_up_.out_features()});
   s.gate_up_in = normed_input(with_temporary_results(pass, recompute_.norm), gate_up_, *params_.mlp_norm, s.s1, attn_out, s.s2, s.rstd2);
   gate_up_.forward(pass, s.gate_up_in, s.gate_up);
   s.down_in = swiglu_input(with_temporary_results(pass, recompute_.swiglu), s.gate_up);
   down_.forward(pass, s.down_in, m);
+  if (recompute_.swiglu_fp8) keep_gate_up(pass, s);
 }
 
 void Block::forward(const Pass& outer, const TokenGeometry& t, const Tensor& x, const Tensor& delta, BlockSaved& s, const Tensor& m) const {
@@ -102,25 +136,21 @@ void Block::mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s
   Arena::Scope scope(pass.ctx.scratch());
   Arena& scratch = pass.ctx.scratch();
   if (recompute_.norm && !recompute_.block) s.gate_up_in = normed_input(pass.recomputing(), gate_up_, *params_.mlp_norm, s.s2, {}, {}, {});
-  if (recompute_.swiglu && !recompute_.block) s.down_in = swiglu_input(pass.recomputing(), s.gate_up);
+  const Tensor gate_up = kept_gate_up(pass, s);
+  if (recompute_.swiglu && !recompute_.block) s.down_in = swiglu_input(pass.recomputing(), gate_up);
   const Tensor d_act = scratch.alloc(grad.dtype, {t.tokens, down_.in_features()});
-  const Tensor d_gate_up = scratch.alloc(grad.dtype, s.gate_up.shape);
   const Tensor d_norm = scratch.alloc(grad.dtype, grad.shape);
   {
     Arena::Scope images(scratch);
     const LinearGrad dm = down_.quantize_grad(pass, grad);
     down_.backward_input(pass, dm, d_act);
-    down_.backward_weight(pass, dm, grad, s.down_in);
-  }
-  {
-    Span span(pass.ctx.tracer, gate_up_.module(), "swiglu backward");
-    ops::swiglu_backward(pass.ctx, d_act, s.gate_up, d_gate_up);
+    down_.backward_weight(pass, dm, s.down_in);
   }
   {
     Arena::Scope images(scratch);
-    const LinearGrad dg = gate_up_.quantize_grad(pass, d_gate_up);
+    const LinearGrad dg = swiglu_grad(pass, d_act, gate_up);
     gate_up_.backward_input(pass, dg, d_norm);
-    gate_up_.backward_weight(pass, dg, d_gate_up, s.gate_up_in);
+    gate_up_.backward_weight(pass, dg, s.gate_up_in);
   }
   Span span(pass.ctx.tracer, gate_up_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s2, params_.mlp_norm->working, s.rstd2, grad, grad, params_.mlp_norm->grad);
@@ -138,7 +168,7 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
     Arena::Scope images(scratch);
     const LinearGrad d_out = out_.quantize_grad(pass, grad);
     out_.backward_input(pass, d_out, d_attn);
-    out_.backward_weight(pass, d_out, grad, s.out_in);
+    out_.backward_weight(pass, d_out, s.out_in);
   }
   {
     Span span(pass.ctx.tracer, out_.module(), "attention backward", {.flops = 2 * attention_flops(t)});
@@ -152,7 +182,7 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
     Arena::Scope images(scratch);
     const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv);
     qkv_.backward_input(pass, dq, d_norm);
-    qkv_.backward_weight(pass, dq, d_qkv, s.qkv_in);
+    qkv_.backward_weight(pass, dq, s.qkv_in);
   }
   Span span(pass.ctx.tracer, qkv_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s1, params_.attn_norm->working, s.rstd1, grad, grad, params_.attn_norm->grad);

@@ -15,6 +15,7 @@ namespace octet {
 
 struct RecomputePolicy {
   bool norm = false, swiglu = false, attention = false, block = false;
+  bool swiglu_fp8 = false;   // not computed again but kept in FP8: gate and up
 };
 
 // What stays fixed over a micro-batch.
@@ -37,7 +38,8 @@ struct BlockSaved {
   Tensor qkv;             // [T, (A + 2K) d] after RoPE
   Tensor qk_rstd;         // [T, A + K]
   Tensor attn, lse;       // [T, A d], [B, A, S]
-  Tensor gate_up;         // [T, 2 I]
+  Tensor gate_up;         // [T, 2 I]; only of the forward pass when it is kept as
+  Operand gate, up;       // [T, I] each, E4M3 in 1x128 blocks
 };
 
 class Block {
@@ -59,6 +61,10 @@ class Block {
   void attention_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const;
   LinearInput normed_input(const Pass& pass, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum, const Tensor& rstd) const;
   LinearInput swiglu_input(const Pass& pass, const Tensor& gate_up) const;
+  LinearGrad swiglu_grad(const Pass& pass, const Tensor& dy, const Tensor& gate_up) const;
+  void keep_gate_up(const Pass& pass, BlockSaved& s) const;
+  // Of backward: what was kept, from scratch memory when it was quantized.
+  Tensor kept_gate_up(const Pass& pass, const BlockSaved& s) const;
   LinearInput attention_core(const Pass& pass, const TokenGeometry& t, BlockSaved& s) const;
   QkNorm qk_norm(const Tensor& rstd) const;
   std::string_view layer() const;

@@ -1,5 +1,7 @@
 #include "model/linear.h"
 
+#include <algorithm>
+
 #include "core/trace.h"
 #include "ops/gemm.h"
 #include "ops/reduce.h"
@@ -68,7 +70,7 @@ void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant) {
     QuantizedOut out{recipe_.w_row, recipe_.w_col, {}, {}, quant.target(p.site_w)};
     if (recipe_.w_row.quantized()) out.row = p.w_row;
     if (recipe_.w_col.quantized() && !one_image(layout_, recipe_.w_row, recipe_.w_col)) out.col = p.w_col;
-    if (!out.row.data.rows && !out.col.data.rows) continue;
+    if (!out.wanted()) continue;
     Span span(ctx.tracer, module_, "quantize w", {.bytes = quantize_bytes(p.weight->working, out)});
     ops::quantize(ctx, p.weight->working, out);
   }
@@ -120,32 +122,58 @@ void Linear::forward(const Pass& pass, const LinearInput& x, const Tensor& y) co
   }
 }
 
-LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy) const {
+LinearGrad Linear::allocate_grad(const Pass& pass, int64_t tokens) const {
+  const bool biased = std::any_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.bias != nullptr; });
+  Tensor value;
+  if (biased || !recipe_.dy_row.quantized() || !recipe_.dy_col.quantized() || pass.dumps(module_)) value = pass.ctx.scratch().alloc(recipe_.compute, {tokens, out_});
+  return make_grad(pass, value, tokens);
+}
+
+LinearGrad Linear::grad_of(const Pass& pass, const Tensor& dy) const { return make_grad(pass, dy, dy.rows()); }
+
+LinearGrad Linear::make_grad(const Pass& pass, const Tensor& value, int64_t tokens) const {
   LinearGrad grad;
+  grad.value = value;
   int64_t column = 0;
+  Arena& scratch = pass.ctx.scratch();
   for (const Part& p : parts_) {
     const int64_t n = p.weight->shape[0];
-    const MatrixView dy_part = MatrixView(dy).columns(column, n);
-    QuantizedOut images;
-    Operand row, col;
-    Arena& scratch = pass.ctx.scratch();
-    allocate_pair(layout_, recipe_.dy_row, recipe_.dy_col, dy_part, dy.rows(), n, scratch, scratch, images, row, col);
-    if (images.row.data.rows || images.col.data.rows) {
-      Span span(pass.ctx.tracer, module_, "quantize dy", {.bytes = quantize_bytes(dy_part, images)});
-      images.target = pass.target(p.site_dy);
-      ops::quantize(pass.ctx, dy_part, images);
-      count_pair(pass, p.site_dy, recipe_.dy_row, recipe_.dy_col, dy_part.elements());
-    }
-    if (pass.writes_dump(module_)) {
-      const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/dy";
-      pass.dump->add(key, dy_part);
-      pass.dump->add_image(key + ".row", row);
-      pass.dump->add_image(key + ".col", col);
-    }
-    grad.row.push_back(row);
-    grad.col.push_back(col);
+    const MatrixView part = value.shape.rank() ? MatrixView(value).columns(column, n) : MatrixView();
+    QuantizedOut& images = grad.images.emplace_back();
+    allocate_pair(layout_, recipe_.dy_row, recipe_.dy_col, part, tokens, n, scratch, scratch, images, grad.row.emplace_back(), grad.col.emplace_back());
+    images.target = pass.target(p.site_dy);
     column += n;
   }
+  return grad;
+}
+
+void Linear::note_grad(const Pass& pass, const LinearGrad& dy) const {
+  int64_t column = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& p = parts_[i];
+    const int64_t n = p.weight->shape[0];
+    count_pair(pass, p.site_dy, recipe_.dy_row, recipe_.dy_col, dy.row[i].data.rows * n);
+    if (pass.writes_dump(module_)) {
+      const std::string key = "mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/" + p.name + "/dy";
+      pass.dump->add(key, MatrixView(dy.value).columns(column, n));
+      pass.dump->add_image(key + ".row", dy.row[i]);
+      pass.dump->add_image(key + ".col", dy.col[i]);
+    }
+    column += n;
+  }
+}
+
+LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy) const {
+  LinearGrad grad = grad_of(pass, dy);
+  int64_t column = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const MatrixView part = MatrixView(dy).columns(column, parts_[i].weight->shape[0]);
+    column += part.cols;
+    if (!grad.images[i].wanted()) continue;
+    Span span(pass.ctx.tracer, module_, "quantize dy", {.bytes = quantize_bytes(part, grad.images[i])});
+    ops::quantize(pass.ctx, part, grad.images[i]);
+  }
+  note_grad(pass, grad);
   return grad;
 }
 
@@ -157,14 +185,14 @@ void Linear::backward_input(const Pass& pass, const LinearGrad& dy, const Tensor
   if (pass.writes_dump(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/dx", dx);
 }
 
-void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x, bool first) const {
-  Span span(pass.ctx.tracer, module_, "wgrad", {.flops = gemm_flops(dy_value.rows())});
+void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const LinearInput& x, bool first) const {
+  Span span(pass.ctx.tracer, module_, "wgrad", {.flops = gemm_flops(dy.row.front().rows())});
   int64_t column = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& p = parts_[i];
     const GemmTerm term{dy.col[i], x.col};
     ops::gemm(pass.ctx, {&term, 1}, p.weight->grad, first ? 0.0f : 1.0f, recipe_.accumulate[2]);
-    if (p.bias) ops::column_sums(pass.ctx, MatrixView(dy_value).columns(column, p.weight->shape[0]), p.bias->grad);
+    if (p.bias) ops::column_sums(pass.ctx, MatrixView(dy.value).columns(column, p.weight->shape[0]), p.bias->grad);
     column += p.weight->shape[0];
   }
 }

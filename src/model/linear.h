@@ -19,9 +19,11 @@ struct LinearInput {
   QuantizedOut images; // what the producer of the input (norm, SwiGLU) has to write
 };
 
-// The output gradient, one entry a projection.
+// The output gradient; one entry a projection.
 struct LinearGrad {
-  std::vector<Operand> row, col;  // [T, N_i], contraction over N_i and over T
+  Tensor value;                     // [T, sum of N_i]; absent when images are all that is read
+  std::vector<Operand> row, col;    // [T, N_i], contraction over N_i and over T
+  std::vector<QuantizedOut> images; // what the producer of the gradient has to write
 };
 
 class Linear {
@@ -38,6 +40,7 @@ class Linear {
 
   const std::string& module() const { return module_; }
   const Recipe& recipe() const { return recipe_; }
+  ImageLayout image_layout() const { return layout_; }
   int64_t in_features() const { return in_; }
   int64_t out_features() const { return out_; }
   const std::vector<Part>& parts() const { return parts_; }
@@ -58,15 +61,18 @@ class Linear {
 
   // y: [T, out_features].
   void forward(const Pass& pass, const LinearInput& x, const Tensor& y) const;
+  // Memory for the gradient of an output of T tokens, all of it scratch; the same for a gradient that already exists.
+  LinearGrad allocate_grad(const Pass& pass, int64_t tokens) const;
+  LinearGrad grad_of(const Pass& pass, const Tensor& dy) const;
+  // Counts and dumps a gradient whose images have been written.
+  void note_grad(const Pass& pass, const LinearGrad& dy) const;
   // Images of dy [T, out_features], from scratch memory.
   LinearGrad quantize_grad(const Pass& pass, const Tensor& dy) const;
   // dx: [T, in_features], overwritten.
   void backward_input(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const;
   // Gradients of weights (from the images), written when `first` and else added, and of biases (from the high-precision dy), always added.
-  void backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x, bool first) const;
-  void backward_weight(const Pass& pass, const LinearGrad& dy, const Tensor& dy_value, const LinearInput& x) const {
-    backward_weight(pass, dy, dy_value, x, pass.micro_batch == 0);
-  }
+  void backward_weight(const Pass& pass, const LinearGrad& dy, const LinearInput& x, bool first) const;
+  void backward_weight(const Pass& pass, const LinearGrad& dy, const LinearInput& x) const { backward_weight(pass, dy, x, pass.micro_batch == 0); }
 
   // Adds the accumulated weight gradients, weights and specs to the dump.
   void dump_weights(Dump& dump, QuantRegistry& quant) const;
@@ -74,6 +80,7 @@ class Linear {
  private:
   double gemm_flops(int64_t tokens) const { return 2.0 * static_cast<double>(tokens) * static_cast<double>(in_) * static_cast<double>(out_); }
   LinearInput make_input(const Pass& pass, Arena& temporary, const Tensor& value, int64_t tokens) const;
+  LinearGrad make_grad(const Pass& pass, const Tensor& value, int64_t tokens) const;
 
   std::string module_;
   std::vector<Part> parts_;

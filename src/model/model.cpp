@@ -25,6 +25,7 @@ RecomputePolicy recompute_policy(const RecomputeConfig& c) {
     p.attention |= m == "attention";
     p.block |= m == "block";
   }
+  p.swiglu_fp8 = c.swiglu_inputs == "fp8";
   return p;
 }
 
@@ -106,8 +107,8 @@ int64_t Model::parameter_count() const {
   return n;
 }
 
-void Model::allocate_parameters(Arena& arena) {
-  for (const auto& p : params_) allocate(*p, arena, formats_);
+void Model::allocate_parameters(Arena& arena, Arena& states) {
+  for (const auto& p : params_) allocate(*p, arena, states, formats_);
   rope_table_ = arena.alloc(Dtype::f32, {seq_len_, heads_.rotary_dim});
 }
 

@@ -32,8 +32,8 @@ class Model {
   int64_t parameter_count() const;                 // without vocabulary padding
   const PrecisionPolicy& precision() const { return policy_; }
 
-  // Parameters, optimizer state and the RoPE table; then the quantized weight images.
-  void allocate_parameters(Arena& arena);
+  // Parameters and the RoPE table, with the optimizer's own tensors in `states` (model/param.h); then the quantized weight images.
+  void allocate_parameters(Arena& arena, Arena& states);
   void allocate_images(Arena& arena);
 
   // Fills the masters and the RoPE table: a pure function of (seed, logical name, element index). perturbation p: times (1 + p N(0,1)).

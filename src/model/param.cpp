@@ -15,14 +15,15 @@ void in_parallel(Machine& machine, int64_t n, const std::function<void(int64_t b
 
 }  // namespace
 
-void allocate(Param& p, Arena& arena, const StateFormats& formats) {
+void allocate(Param& p, Arena& arena, Arena& states, const StateFormats& formats) {
   OCTET_CHECK(!formats.remainder || formats.compute == Dtype::bf16, "a remainder below {} weights", name(formats.compute));
   p.master = p.remainder = {};
-  (formats.remainder ? p.remainder : p.master) = arena.alloc(formats.remainder ? Dtype::u16 : Dtype::f32, p.shape);
+  const bool is_working = formats.compute == Dtype::f32;
+  (formats.remainder ? p.remainder : p.master) = (is_working ? arena : states).alloc(formats.remainder ? Dtype::u16 : Dtype::f32, p.shape);
   p.grad = arena.alloc(Dtype::f32, p.shape);
-  p.exp_avg = arena.alloc(formats.moments, p.shape);
-  p.exp_avg_sq = arena.alloc(formats.moments, p.shape);
-  p.working = formats.compute == Dtype::f32 ? p.master : arena.alloc(Dtype::bf16, p.shape);
+  p.exp_avg = states.alloc(formats.moments, p.shape);
+  p.exp_avg_sq = states.alloc(formats.moments, p.shape);
+  p.working = is_working ? p.master : arena.alloc(Dtype::bf16, p.shape);
 }
 
 void write_master(Machine& machine, const Param& p, const std::function<void(float*)>& fill) {

@@ -36,7 +36,8 @@ struct StateFormats {
   Dtype moments = Dtype::f32;        // f32 or bf16
 };
 
-void allocate(Param& p, Arena& arena, const StateFormats& formats);
+// states: where the optimizer's own tensors go, those that no other operator reads: remainders, masters beside working copies, moments. It may be `arena`.
+void allocate(Param& p, Arena& arena, Arena& states, const StateFormats& formats);
 
 // The FP32 values of a parameter's state as host arrays of its (padded) shape, whatever its form and place. Writing a master leaves the working copy to
 // Model::refresh_weights() unless they are one; ties are resolved (numerics/master.h), so that every form holds the same values.

@@ -61,6 +61,13 @@ void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   OCTET_FORWARD(quantize, ctx, x, out);
 }
 
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
+  check_high_precision("dequantize", "out", out.dtype);
+  OCTET_CHECK(image.quantized() && image.data.rows == out.rows && image.data.cols == out.cols, "dequantize: {} {}x{} to {}x{}", name(image.data.dtype), image.data.rows, image.data.cols,
+              out.rows, out.cols);
+  OCTET_FORWARD(dequantize, ctx, image, out);
+}
+
 void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
   OCTET_CHECK(!terms.empty(), "gemm: no terms");
   for (const GemmTerm& t : terms) {
@@ -102,10 +109,13 @@ void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const Qua
   OCTET_FORWARD(swiglu_quantize, ctx, gate_up, y, images);
 }
 
-void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up) {
-  check_same("swiglu_backward", "d_gate_up", d_gate_up.shape, gate_up.shape);
+void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up, const QuantizedOut& gate_images, const QuantizedOut& up_images) {
+  if (given(d_gate_up)) check_same("swiglu_backward", "d_gate_up", d_gate_up.shape, gate_up.shape);
   check_same("swiglu_backward", "dy", dy.shape, {gate_up.rows(), gate_up.cols() / 2});
-  OCTET_FORWARD(swiglu_backward, ctx, dy, gate_up, d_gate_up);
+  OCTET_CHECK(gate_images.wanted() == up_images.wanted(), "swiglu_backward: images of the {} alone", gate_images.wanted() ? "gate" : "up half");
+  OCTET_CHECK(given(d_gate_up) || gate_images.wanted(), "swiglu_backward: neither values nor images are wanted{}", "");
+  for (const QuantizedOut* images : {&gate_images, &up_images}) check_images("swiglu_backward", ctx, *images, dy.rows(), dy.cols());
+  OCTET_FORWARD(swiglu_backward, ctx, dy, gate_up, d_gate_up, gate_images, up_images);
 }
 
 void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out) {

@@ -70,6 +70,8 @@ size_t Machine::overhead_bytes() const {
 
 Arena Machine::arena(size_t bytes, bool poison) { return device_ ? Arena(bytes, device_->memory(), poison) : Arena(bytes, poison); }
 
+Arena Machine::host_arena(size_t bytes) { return device_ ? Arena(bytes, device_->host_memory(), false) : Arena(bytes); }
+
 Ctx Machine::context(Arena& scratch) {
   if (kind() == DeviceKind::cpu) return Ctx(pool_, scratch, options_.math);
   Ctx ctx(device_.get(), pool_, scratch);
@@ -126,6 +128,7 @@ double Machine::peak_flops() const { return 0; }
 Machine::MemoryUse Machine::memory_use() const { return {}; }
 size_t Machine::overhead_bytes() const { return 0; }
 Arena Machine::arena(size_t bytes, bool poison) { return Arena(bytes, poison); }
+Arena Machine::host_arena(size_t bytes) { return Arena(bytes); }
 Ctx Machine::context(Arena& scratch) { return Ctx(pool_, scratch, options_.math); }
 void Machine::copy_in(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 void Machine::copy_out(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }

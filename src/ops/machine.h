@@ -58,6 +58,8 @@ class Machine {
 
   // The machine must outlive its arenas. poison: see Arena.
   Arena arena(size_t bytes, bool poison = false);
+  // The host's memory, which operators on the device read and write too, over the bus.
+  Arena host_arena(size_t bytes);
   Ctx context(Arena& scratch);
 
   void copy_in(void* to, const void* from, size_t bytes);

@@ -21,10 +21,14 @@ struct QuantizedOut {
   QuantSpec row_spec, col_spec;
   Operand row, col;
   QuantTarget target;
+
+  bool wanted() const { return row.data.rows != 0 || col.data.rows != 0; }
 };
 
 namespace ops {
 // x: [rows, cols] bf16 or f32, any ld.
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out);
+// out = round(decode(q) * scale_inv): the stored matrix of a row image. out: bf16 or f32, of its rows and columns, any ld.
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out);
 }  // namespace ops
 }  // namespace octet

@@ -19,7 +19,6 @@ constexpr Tolerance exact{};
 constexpr Tolerance rounded(double relative, double least = 0) { return {.relative = relative, .ulps = 1, .least = least}; }
 
 bool given(const Tensor& t) { return t.shape.rank() != 0; }
-bool wants_images(const QuantizedOut& q) { return q.row.data.rows || q.col.data.rows; }
 
 // FP32 sums in another order; FP8 tensor cores keep fewer bits of them, fewer still when they may be fast. Emulated products round decoded operands to BF16.
 Tolerance of_product(const Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, Accumulate accumulate) {
@@ -46,7 +45,12 @@ Mirrored<T> columns(const Mirrored<T>& m, int64_t begin, int64_t count) { return
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   Mirror m(ctx, "quantize");
-  m.run(cuda::quantize, cpu::quantize, m.in(x), m.out(out));
+  m.run(cuda::quantize, cpu::quantize, m.in(x), m.out("", out));
+}
+
+void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
+  Mirror m(ctx, "dequantize");
+  m.run(cuda::dequantize, cpu::dequantize, m.in(image), m.out("out", out));
 }
 
 void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
@@ -73,10 +77,10 @@ void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tens
   };
   const auto on_host = [&](Ctx& host, const Tensor& s, const Tensor& d, const Tensor& g, const RmsNormOut& written, const QuantizedOut& images) {
     cpu::rmsnorm_quantize(host, s, d, g, eps, written);
-    if (wants_images(images)) cpu::quantize(host, m.in(values.y).host, images);
+    if (images.wanted()) cpu::quantize(host, m.in(values.y).host, images);
   };
   const RmsNormOut host{m.out("sum", out.sum).host, m.out("y", values.y, rounded(1e-6)).host, m.out("rstd", out.rstd, rounded(1e-6)).host, {}};
-  m.run(on_device, on_host, m.in(x), m.in(delta), m.in(gamma), Mirrored<RmsNormOut>{values, host}, m.out(out.images));
+  m.run(on_device, on_host, m.in(x), m.in(delta), m.in(gamma), Mirrored<RmsNormOut>{values, host}, m.out("", out.images));
 }
 
 void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor& gamma, const Tensor& rstd, const Tensor& d_residual, const Tensor& dx, const Tensor& dgamma) {
@@ -86,12 +90,12 @@ void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor&
 
 void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const QuantizedOut& images) {
   Mirror m(ctx, "swiglu_quantize");
-  m.run(cuda::swiglu_quantize, cpu::swiglu_quantize, m.in(gate_up), m.out("y", y), m.out(images));
+  m.run(cuda::swiglu_quantize, cpu::swiglu_quantize, m.in(gate_up), m.out("y", y), m.out("", images));
 }
 
-void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up) {
+void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up, const QuantizedOut& gate_images, const QuantizedOut& up_images) {
   Mirror m(ctx, "swiglu_backward");
-  m.run(cuda::swiglu_backward, cpu::swiglu_backward, m.in(dy), m.in(gate_up), m.out("d_gate_up", d_gate_up));
+  m.run(cuda::swiglu_backward, cpu::swiglu_backward, m.in(dy), m.in(gate_up), m.out("d_gate_up", d_gate_up), m.out("gate's ", gate_images), m.out("up's ", up_images));
 }
 
 void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out) {

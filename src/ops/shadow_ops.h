@@ -9,6 +9,7 @@ namespace octet::shadow {
 
 // Of the signatures of their backends.
 decltype(cpu::quantize) quantize;
+decltype(cpu::dequantize) dequantize;
 decltype(cpu::gemm) gemm;
 decltype(cpu::rmsnorm_quantize) rmsnorm_quantize;
 decltype(cpu::rmsnorm_backward) rmsnorm_backward;

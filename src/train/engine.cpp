@@ -44,8 +44,8 @@ Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_m
 }
 
 void Engine::plan(const std::string& dump_modules) {
-  Arena parameters, images, activations, scratch, state;
-  model_->allocate_parameters(parameters);
+  Arena parameters, offloaded, images, activations, scratch, state;
+  model_->allocate_parameters(parameters, offloads() ? offloaded : parameters);
   model_->allocate_images(images);
   allocate_state(state);
   Ctx ctx = context(scratch);
@@ -71,6 +71,7 @@ void Engine::plan(const std::string& dump_modules) {
   }
   plan_.device = machine_.kind();
   plan_.parameter_arena = parameters.high_water_bytes();
+  plan_.offloaded = offloaded.high_water_bytes();
   plan_.images = images.high_water_bytes();
   plan_.activations = activations.high_water_bytes();
   plan_.scratch = scratch.high_water_bytes();
@@ -96,11 +97,12 @@ void Engine::allocate_state(Arena& arena) {
 
 void Engine::allocate(bool poison) {
   parameters_ = machine_.arena(plan_.parameter_arena);
+  if (offloads()) offloaded_ = machine_.host_arena(plan_.offloaded);
   images_ = machine_.arena(plan_.images);
   activations_ = machine_.arena(plan_.activations, poison);
   scratch_ = machine_.arena(plan_.scratch, poison);
   state_ = machine_.arena(plan_.state);
-  model_->allocate_parameters(parameters_);
+  model_->allocate_parameters(parameters_, offloads() ? offloaded_ : parameters_);
   model_->allocate_images(images_);
   allocate_state(state_);
   Ctx ctx = context(scratch_);

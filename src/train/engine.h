@@ -28,7 +28,8 @@ struct MemoryPlan {
   DeviceKind device = DeviceKind::cpu;
   size_t master = 0, moments = 0, gradients = 0, working = 0;  // parameters; master: FP32 values, or the remainders below `working`
   size_t images = 0;                                           // quantized weights
-  size_t parameter_arena = 0;                                  // the four parameter rows, rounded, and the RoPE table
+  size_t parameter_arena = 0;                                  // those of the four that are on the device, rounded, and the RoPE table
+  size_t offloaded = 0;                                        // host: the others (optim.offload)
   size_t activations = 0;                                      // kept from forward to backward, one micro-batch
   size_t scratch = 0;
   size_t state = 0;                                            // device only: a micro-batch's tokens, scales, sums
@@ -86,6 +87,7 @@ class Engine {
   void set_updates(int64_t n) { updates_ = n; }
 
  private:
+  bool offloads() const { return config_.optim.offload && machine_.kind() == DeviceKind::cuda; }
   void plan(const std::string& dump_modules);
   void allocate(bool poison);
   void allocate_state(Arena& arena);
@@ -129,7 +131,7 @@ class Engine {
   QuantRegistry quant_;
   std::unique_ptr<Model> model_;
   MemoryPlan plan_;
-  Arena parameters_, images_, activations_, scratch_, state_;
+  Arena parameters_, offloaded_, images_, activations_, scratch_, state_;
   Scalars scalars_;
   Work* work_ = nullptr;
   std::map<BatchKind, RecordedBatch> recorded_;

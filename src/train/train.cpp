@@ -25,8 +25,10 @@ namespace {
 std::string memory_table(const RunConfig& c, const MemoryPlan& m) {
   const bool gpu = m.device == DeviceKind::cuda;
   Table t({{gpu ? "device memory" : "memory", Table::Align::left}, {"size"}});
-  t.add_row({c.optim.master_weights == "fp32" ? "master weights (FP32)" : "16-bit remainders of the master weights", human_bytes(m.master)});
-  t.add_row({fmt::format("Adam moments ({})", c.optim.moments == "fp32" ? "FP32" : "BF16"), human_bytes(m.moments)});
+  // Masters that are the working weights too stay on the device (model/param.h).
+  const auto placed = [](std::string row, bool on_host) { return on_host ? row + ", on the host" : row; };
+  t.add_row({placed(c.optim.master_weights == "fp32" ? "master weights (FP32)" : "16-bit remainders of the master weights", m.offloaded && m.working), human_bytes(m.master)});
+  t.add_row({placed(fmt::format("Adam moments ({})", c.optim.moments == "fp32" ? "FP32" : "BF16"), m.offloaded != 0), human_bytes(m.moments)});
   t.add_row({"gradients (FP32)", human_bytes(m.gradients)});
   t.add_row({"working weights (BF16)", human_bytes(m.working)});
   t.add_row({"quantized weight images", human_bytes(m.images)});
@@ -38,8 +40,9 @@ std::string memory_table(const RunConfig& c, const MemoryPlan& m) {
   } else {
     t.add_row({"batches read ahead, validation set", human_bytes(m.batches)});
   }
-  t.add_row({"total", human_bytes(m.total())});
-  return t.text() + (gpu ? fmt::format("host memory of batches read ahead and of the validation set: {}\n", human_bytes(m.batches)) : std::string());
+  t.add_row({m.offloaded ? "total on the device" : "total", human_bytes(m.total())});
+  if (!gpu) return t.text();
+  return t.text() + fmt::format("host memory of batches read ahead and of the validation set: {}\n", human_bytes(m.batches));
 }
 
 std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {

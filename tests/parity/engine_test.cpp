@@ -195,6 +195,38 @@ TEST(engine_parity, compact_states) {
   EXPECT_LT(device.memory().moments, whole.memory().moments);
 }
 
+TEST(engine_parity, offloaded_states_have_the_same_bits) {
+  for (const char* recipe : {"fp32", "blockwise"}) {
+    RunConfig c = config(recipe, "cuda");
+    c.optim.moments = "bf16";
+    Engine resident(c);
+    c.optim.offload = true;
+    Engine offloaded(c);
+    EXPECT_EQ(losses(offloaded, c, 0, 2), losses(resident, c, 0, 2)) << recipe;
+    EXPECT_EQ(states(offloaded), states(resident)) << recipe;
+    const MemoryPlan a = offloaded.memory(), b = resident.memory();
+    const size_t wanted = a.moments + (c.precision.recipe == "fp32" ? 0 : a.master);
+    EXPECT_GE(a.offloaded, wanted) << recipe;
+    EXPECT_LE(a.offloaded, wanted + wanted / 4) << recipe << ": rounded to 256 bytes a tensor";
+    EXPECT_LE(a.total() + wanted, b.total()) << recipe;
+    EXPECT_EQ(b.offloaded, 0u);
+  }
+}
+
+TEST(engine_parity, swiglu_inputs_kept_in_fp8) {
+  RunConfig c = config("blockwise", "cuda");
+  Engine whole(c);
+  c.recompute.swiglu_inputs = "fp8";
+  Engine device(c, Engine::Memory::poisoned);
+  c.run.device = "cpu";
+  Engine cpu(c);
+  EXPECT_LT(device.memory().activations, whole.memory().activations);
+  const auto a = losses(device, c, 0, 3), b = losses(cpu, c, 0, 3), unrounded = losses(whole, c, 0, 3);
+  EXPECT_EQ(a.front(), unrounded.front()) << "forward does not change";
+  EXPECT_NE(a.back(), unrounded.back());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], loss_tolerance);
+}
+
 TEST(engine_parity, non_finite_steps_are_skipped_and_named) {
   for (const char* recipe : {"bf16", "delayed"}) {
     const RunConfig c = config(recipe, "cuda");

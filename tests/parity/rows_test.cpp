@@ -167,7 +167,7 @@ TEST(swiglu, forward_and_backward) {
         return [&, forward, backward](Ctx& ctx, const std::vector<Tensor>& t) {
           const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
           forward(ctx, at(gate_up), at(y), QuantizedOut{});
-          backward(ctx, at(dy), at(gate_up), at(d_gate_up));
+          backward(ctx, at(dy), at(gate_up), at(d_gate_up), QuantizedOut{}, QuantizedOut{});
         };
       };
       b.run(call(cpu::swiglu_quantize, cpu::swiglu_backward), call(cuda::swiglu_quantize, cuda::swiglu_backward));

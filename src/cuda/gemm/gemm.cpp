@@ -4,20 +4,15 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/gemm/plans.h"
-#include "cuda/kernels/quantize.h"
 #include "cuda/kernels/state.h"
-#include "cuda/quantize.h"
 
 namespace octet::cuda {
 namespace {
 
 // The operand as BF16 values, from scratch memory.
 Operand decoded(Ctx& ctx, const Operand& o) {
-  Operand plain = Operand::plain(ctx.scratch().alloc(Dtype::bf16, {o.data.rows, o.data.cols}), o.transposed);
-  if (ctx.planning()) return plain;
-  QuantSpec spec;
-  spec.format = o.data.dtype;
-  launch_dequantize(ctx.cuda().stream(), image_params(o, spec, false, nullptr), o.data.rows, o.data.cols, static_cast<uint16_t*>(plain.data.data));
+  const Operand plain = Operand::plain(ctx.scratch().alloc(Dtype::bf16, {o.data.rows, o.data.cols}), o.transposed);
+  dequantize(ctx, o, plain.data);
   return plain;
 }
 

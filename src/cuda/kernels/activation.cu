@@ -1,8 +1,8 @@
-// Gradient of SwiGLU, the CPU backend's operations in its order: the same bits. (The forward is a Source: kernels/source.cuh.)
+// Gradient of SwiGLU when only its values are wanted: both halves in one pass. With images it is a Source, as the forward is: kernels/source.cuh.
 #include "cuda/kernels/rows.h"
+#include "cuda/kernels/source.cuh"
 #include "cuda/kernels/vector.cuh"
 #include "cuda/launch.h"
-#include "numerics/exp.h"
 
 namespace octet::cuda {
 namespace {
@@ -19,10 +19,9 @@ __global__ void __launch_bounds__(threads) swiglu_backward(const T* dy, const T*
   Vector<T> d_gate{}, d_up{};
 #pragma unroll
   for (int e = 0; e < vector_width; ++e) {
-    const float sigmoid = 1.0f / (1.0f + fast_exp(-gate.at(e)));
-    const float silu = gate.at(e) * sigmoid;
-    d_gate.set(e, d.at(e) * up.at(e) * (sigmoid + silu * (1.0f - sigmoid)));
-    d_up.set(e, d.at(e) * silu);
+    const SwigluGrad g = swiglu_grad(d.at(e), gate.at(e), up.at(e));
+    d_gate.set(e, g.gate);
+    d_up.set(e, g.up);
   }
   store(d_gate_up + row * 2 * cols, c, cols, d_gate);
   store(d_gate_up + row * 2 * cols + cols, c, cols, d_up);

@@ -10,26 +10,41 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 
 #include "core/dtype.h"
 #include "core/step_key.h"
+#include "numerics/bits.h"
 #include "recipe/health.h"
 
 namespace octet::cuda {
 
-enum class SourceKind : uint8_t { plain, norm, swiglu };
+enum class SourceKind : uint8_t { plain, norm, swiglu, swiglu_grad };
+
+// A source has one matrix; that of SwiGLU's gradient has two, the gate's and up's, with images and scales of their own.
+OCTET_HD constexpr int parts_of(SourceKind kind) { return kind == SourceKind::swiglu_grad ? 2 : 1; }
 
 // What the elements of the [rows, cols] matrix are computed from; bf16 or f32 (wide).
 struct SourceParams {
   SourceKind kind = SourceKind::plain;
   bool wide = false;
-  const void* x = nullptr;        // plain: the matrix; norm: s; swiglu: gate_up, [rows, 2 cols], gate first
+  const void* x = nullptr;        // plain: the matrix; norm: s; swiglu, swiglu_grad: gate_up, [rows, 2 cols], gate first
   int64_t ld = 0;                 // elements between rows of x
   const void* gamma = nullptr;    // norm: [cols]
   const float* rstd = nullptr;    // norm: [rows]
-  void* value = nullptr;          // where the rounded matrix itself is written to (dense), or null
+  const void* dy = nullptr;       // swiglu_grad: [rows, cols]
+  void* value = nullptr;          // where the rounded matrix itself is written to, or null
+  int64_t value_ld = 0;           // elements between its rows
   int64_t rows = 0, cols = 0;
+  int part = 0;                   // of the source's matrices
 };
+
+// Values of the parts lie side by side.
+OCTET_HD inline SourceParams select_part(SourceParams s, int part) {
+  s.part = part;
+  if (s.value) s.value = static_cast<char*>(s.value) + part * s.cols * (s.wide ? 4 : 2);
+  return s;
+}
 
 enum class ScaleRule : uint8_t { fp32, e8m0, two_level };
 
@@ -74,20 +89,26 @@ struct QuantizeScratch {
 };
 int64_t health_tiles(int64_t rows, int64_t cols);
 
-// Whether the tile family serves these images of this source.
-bool tile_serves(const SourceParams& source, const ImageParams& row, const ImageParams& col, const StatisticsParams& statistics);
-// `scratch`: floats, tile_scratch_floats() of them: maxima and multipliers of scales that are made before the tiles.
-int64_t tile_scratch_floats(const SourceParams& source, const ImageParams& row, const ImageParams& col);
-void launch_quantize_tiles(cudaStream_t stream, const SourceParams& source, const ImageParams& row, const ImageParams& col, const StatisticsParams& statistics, float* scratch);
+// What is made of one matrix.
+struct ImagePair {
+  ImageParams row, col;
+  StatisticsParams statistics;
+};
 
-// One image. count_nonfinite: of two images of one matrix only one counts.
+// Whether the tile family serves these images of this source, one pair a part: all parts at once, which want the same images.
+bool tile_serves(const SourceParams& source, std::span<const ImagePair> pairs);
+// `scratch`: floats, tile_scratch_floats() of them: maxima and multipliers of scales that are made before the tiles.
+int64_t tile_scratch_floats(const SourceParams& source, std::span<const ImagePair> pairs);
+void launch_quantize_tiles(cudaStream_t stream, const SourceParams& source, std::span<const ImagePair> pairs, float* scratch);
+
+// One image of the source's part `source.part`. count_nonfinite: of two images of one matrix only one counts.
 void launch_quantize_general(cudaStream_t stream, const SourceParams& source, const ImageParams& image, const StatisticsParams& statistics, bool count_nonfinite,
                              const RandomParams& random, const QuantizeScratch& scratch);
 
-// The source's rounded values alone.
+// The rounded values of one part alone.
 void launch_source_values(cudaStream_t stream, const SourceParams& source);
 
-// out[r, c] = round(decode(code) * scale_inv), stored as the image is: operands of emulated products. out: bf16, dense.
-void launch_dequantize(cudaStream_t stream, const ImageParams& image, int64_t stored_rows, int64_t stored_cols, uint16_t* out);
+// out[r, c] = round(decode(code) * scale_inv), in the orientation that the image is stored in. out: bf16 or f32 (wide), rows `ld` elements apart.
+void launch_dequantize(cudaStream_t stream, const ImageParams& image, int64_t stored_rows, int64_t stored_cols, bool wide, void* out, int64_t ld);
 
 }  // namespace octet::cuda

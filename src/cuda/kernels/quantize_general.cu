@@ -201,14 +201,34 @@ __global__ void transform(SourceParams s, bool down_columns, float* out, unsigne
 template <SourceKind K, class T>
 __global__ void write_values(SourceParams s) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i < s.rows * s.cols) static_cast<T*>(s.value)[i] = from_float<T>(source_element<K, T>(s, i / s.cols, i % s.cols));
+  if (i < s.rows * s.cols) static_cast<T*>(s.value)[i / s.cols * s.value_ld + i % s.cols] = from_float<T>(source_element<K, T>(s, i / s.cols, i % s.cols));
 }
 
-__global__ void dequantize_image(ImageParams image, int64_t rows, int64_t cols, Blocks b, uint16_t* out) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+// N neighbours of one block a thread; N divides cols.
+template <int N, class T>
+__global__ void dequantize_image(ImageParams image, int64_t rows, int64_t cols, Blocks b, T* out, int64_t ld) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * N;
   if (i >= rows * cols) return;
-  const float inverse = image.scale_inv[i / cols / b.rows * image.scale_row_stride + i % cols / b.cols * image.scale_col_stride];
-  out[i] = to_bf16(decode(image.scale.format, image.codes[i]) * inverse).bits;
+  const int64_t r = i / cols, c = i % cols;
+  const float inverse = image.scale_inv[r / b.rows * image.scale_row_stride + c / b.cols * image.scale_col_stride];
+  uint8_t code[N];
+  if constexpr (N == 8) {
+    const uint2 eight = *reinterpret_cast<const uint2*>(image.codes + i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) code[j] = static_cast<uint8_t>(eight.x >> 8 * j), code[4 + j] = static_cast<uint8_t>(eight.y >> 8 * j);
+  } else {
+    code[0] = image.codes[i];
+  }
+  float x[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] = decode(image.scale.format, code[j]) * inverse;
+  T* to = out + r * ld + c;
+  if constexpr (N == 8 && sizeof(T) == 2) {
+    ptx::store_16(to, pack8(x));
+  } else {
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = from_float<T>(x[j]);
+  }
 }
 
 // ---- host side
@@ -220,6 +240,7 @@ void with_source(const SourceParams& s, Body&& body) {
       case SourceKind::plain: return body.template operator()<SourceKind::plain, T>();
       case SourceKind::norm: return body.template operator()<SourceKind::norm, T>();
       case SourceKind::swiglu: return body.template operator()<SourceKind::swiglu, T>();
+      case SourceKind::swiglu_grad: return body.template operator()<SourceKind::swiglu_grad, T>();
     }
   };
   if (s.wide) return with_kind.template operator()<float>();
@@ -281,9 +302,15 @@ void launch_source_values(cudaStream_t stream, const SourceParams& s) {
   with_source(s, [&]<SourceKind K, class T>() { launch("values", stream, write_values<K, T>, blocks_for(s.rows * s.cols, threads), threads, 0, s); });
 }
 
-void launch_dequantize(cudaStream_t stream, const ImageParams& image, int64_t rows, int64_t cols, uint16_t* out) {
+void launch_dequantize(cudaStream_t stream, const ImageParams& image, int64_t rows, int64_t cols, bool wide, void* out, int64_t ld) {
   const Blocks b{image.block_rows ? image.block_rows : rows, image.block_cols ? image.block_cols : cols, 0, 0, 0};
-  launch("dequantize", stream, dequantize_image, blocks_for(rows * cols, threads), threads, 0, image, rows, cols, b, out);
+  const auto is_aligned = [](const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; };
+  const bool by_eight = cols % 8 == 0 && b.cols % 8 == 0 && ld % 8 == 0 && is_aligned(image.codes, 8) && is_aligned(out, 16);
+  const auto with = [&]<class T>(T* to) {
+    const unsigned blocks = blocks_for(rows * cols, threads * (by_eight ? 8 : 1));
+    launch("dequantize", stream, by_eight ? dequantize_image<8, T> : dequantize_image<1, T>, blocks, threads, 0, image, rows, cols, b, to, ld);
+  };
+  wide ? with(static_cast<float*>(out)) : with(static_cast<bf16*>(out));
 }
 
 }  // namespace octet::cuda

@@ -4,6 +4,9 @@
 // units of eight bytes (eight rows of one column), their place within the column's 128 bytes XORed by the column group, so that neither side has
 // bank conflicts. Measured: docs/benchmarks/hopper.md.
 #include "cuda/kernels/quantize.h"
+
+#include <algorithm>
+
 #include "cuda/kernels/multiplier.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/source.cuh"
@@ -21,7 +24,7 @@ enum class From : int { nowhere, memory, blocks_of_row, tile };
 struct TileImage {
   ImageParams image;
   From from = From::nowhere;
-  const float* multiplier = nullptr;   // memory: one for the matrix (stride 0), a row or a column of the source (stride 1)
+  float* multiplier = nullptr;   // memory: one for the matrix (stride 0), a row or a column of the source (stride 1)
   int stride = 0;
 };
 
@@ -54,13 +57,28 @@ __device__ __forceinline__ uint2 encode_column(Dtype format, const uint4 (&v)[8]
   return make_uint2(w[0] | w[1] << 16, w[2] | w[3] << 16);
 }
 
+// What a launch makes of each part of its source.
+struct TilePart {
+  TileImage row, column;
+  StatisticsParams statistics;
+};
+constexpr int most_parts = 2;
+template <class Part, int Parts>
+struct PerPart {
+  Part of[Parts];
+};
+
 struct Place {
-  int64_t row, column;    // of the thread's first element
+  int64_t tile_row, tile_column;   // of the CTA's tile
+  int64_t row, column;             // of the thread's first element
   int cx, ry, lane, warp;
 };
+// The part is the fastest index of the grid: CTAs that read the same tile of the producer's input run beside each other and share it through L2.
+template <int Parts>
 __device__ __forceinline__ Place place() {
   const int t = static_cast<int>(threadIdx.x), cx = t % 16, ry = t / 16;
-  return {static_cast<int64_t>(blockIdx.y) * tile + ry * 8, static_cast<int64_t>(blockIdx.x) * tile + cx * 8, cx, ry, t % 32, t / 32};
+  const int64_t tile_row = blockIdx.y, tile_column = blockIdx.x / Parts;
+  return {tile_row, tile_column, tile_row * tile + ry * 8, tile_column * tile + cx * 8, cx, ry, t % 32, t / 32};
 }
 
 template <SourceKind K>
@@ -133,7 +151,7 @@ __device__ __forceinline__ void row_multipliers(const TileImage& t, const Source
     const Multiplier m = multiplier_of(image.scale, tile_amax);
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[i] = m.scale;
-    if (threadIdx.x == 0) image.scale_inv[blockIdx.y * image.scale_row_stride + blockIdx.x * image.scale_col_stride] = m.inverse;
+    if (threadIdx.x == 0) image.scale_inv[at.tile_row * image.scale_row_stride + at.tile_column * image.scale_col_stride] = m.inverse;
   } else {
     uint32_t magnitude[8];
     row_magnitudes(v, magnitude);
@@ -141,7 +159,7 @@ __device__ __forceinline__ void row_multipliers(const TileImage& t, const Source
     for (int i = 0; i < 8; ++i) {
       const Multiplier m = multiplier_of(image.scale, amax_of(magnitude[i]));
       out[i] = m.scale;
-      if (at.cx == i && at.row + i < s.rows) image.scale_inv[(at.row + i) * image.scale_row_stride + blockIdx.x * image.scale_col_stride] = m.inverse;
+      if (at.cx == i && at.row + i < s.rows) image.scale_inv[(at.row + i) * image.scale_row_stride + at.tile_column * image.scale_col_stride] = m.inverse;
     }
   }
 }
@@ -150,14 +168,14 @@ __device__ __forceinline__ void row_multipliers(const TileImage& t, const Source
 __device__ __forceinline__ void column_multipliers(const TileImage& t, const SourceParams& s, const Place& at, const uint4 (&v)[8], float tile_amax, float* out,
                                                    uint32_t (*by_warp)[64]) {
   const ImageParams& image = t.image;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * tile;
+  const int64_t first = at.tile_column * tile;
   const int i = static_cast<int>(threadIdx.x);
   if (t.from == From::memory) {
     if (i < tile) out[i] = first + i < s.cols ? t.multiplier[(first + i) * t.stride] : 0.0f;
   } else if (t.from == From::tile) {
     const Multiplier m = multiplier_of(image.scale, tile_amax);
     if (i < tile) out[i] = m.scale;
-    if (i == 0) image.scale_inv[blockIdx.x * image.scale_row_stride + blockIdx.y * image.scale_col_stride] = m.inverse;
+    if (i == 0) image.scale_inv[at.tile_column * image.scale_row_stride + at.tile_row * image.scale_col_stride] = m.inverse;
   } else {
     const uint32_t pair = column_magnitudes(v, at, by_warp);
     if (i < tile / 2) {
@@ -166,7 +184,7 @@ __device__ __forceinline__ void column_multipliers(const TileImage& t, const Sou
         const Multiplier m = multiplier_of(image.scale, amax_of(half ? pair >> 16 : pair & 0xFFFFu));
         const int c = 2 * i + half;
         out[c] = m.scale;
-        if (first + c < s.cols) image.scale_inv[(first + c) * image.scale_row_stride + blockIdx.y * image.scale_col_stride] = m.inverse;
+        if (first + c < s.cols) image.scale_inv[(first + c) * image.scale_row_stride + at.tile_row * image.scale_col_stride] = m.inverse;
       }
     }
   }
@@ -174,17 +192,20 @@ __device__ __forceinline__ void column_multipliers(const TileImage& t, const Sou
 }
 
 template <SourceKind K, bool Row, bool Column>
-__global__ void __launch_bounds__(threads) quantize_tile(SourceParams s, TileImage row, TileImage column, StatisticsParams statistics) {
+__global__ void __launch_bounds__(threads) quantize_tile(const __grid_constant__ SourceParams source, const __grid_constant__ PerPart<TilePart, parts_of(K)> parts) {
   __shared__ __align__(16) uint8_t turned[Column ? tile * tile : 16];
   __shared__ uint32_t by_warp[threads / 32][64];
   __shared__ float column_scale[tile];
-  const Place at = place();
+  constexpr int P = parts_of(K);
+  const SourceParams s = select_part(source, static_cast<int>(blockIdx.x % P));
+  const auto& [row, column, statistics] = parts.of[blockIdx.x % P];
+  const Place at = place<P>();
   uint4 v[8];
   load_tile<K>(s, at, v);
   if (s.value) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (at.row + i < s.rows && at.column < s.cols) ptx::store_16(static_cast<bf16*>(s.value) + (at.row + i) * s.cols + at.column, v[i]);
+      if (at.row + i < s.rows && at.column < s.cols) ptx::store_16(static_cast<bf16*>(s.value) + (at.row + i) * s.value_ld + at.column, v[i]);
     }
   }
   const bool needs_tile_amax = row.from == From::tile || column.from == From::tile || statistics.amax || statistics.nonfinite;
@@ -208,7 +229,7 @@ __global__ void __launch_bounds__(threads) quantize_tile(SourceParams s, TileIma
       *reinterpret_cast<uint2*>(&turned[(at.cx * 8 + j) * tile + ((at.ry ^ at.cx) << 3)]) = unit;
     }
     __syncthreads();
-    const int64_t first_column = static_cast<int64_t>(blockIdx.x) * tile, first_row = static_cast<int64_t>(blockIdx.y) * tile;
+    const int64_t first_column = at.tile_column * tile, first_row = at.tile_row * tile;
 #pragma unroll
     for (int pass = 0; pass < 4; ++pass) {
       const int c = pass * 32 + static_cast<int>(threadIdx.x) / 8, u = static_cast<int>(threadIdx.x) % 8, group = c / 8;
@@ -225,9 +246,12 @@ struct AmaxOut {
 };
 
 template <SourceKind K>
-__global__ void __launch_bounds__(threads) amax_tile(SourceParams s, AmaxOut out) {
+__global__ void __launch_bounds__(threads) amax_tile(const __grid_constant__ SourceParams source, const __grid_constant__ PerPart<AmaxOut, parts_of(K)> parts) {
   __shared__ uint32_t by_warp[threads / 32][64];
-  const Place at = place();
+  constexpr int P = parts_of(K);
+  const SourceParams s = select_part(source, static_cast<int>(blockIdx.x % P));
+  const AmaxOut& out = parts.of[blockIdx.x % P];
+  const Place at = place<P>();
   uint4 v[8];
   load_tile<K>(s, at, v);
   if (out.tensor) {
@@ -244,7 +268,7 @@ __global__ void __launch_bounds__(threads) amax_tile(SourceParams s, AmaxOut out
   }
   if (out.columns) {
     const uint32_t pair = column_magnitudes(v, at, by_warp);
-    const int64_t c = static_cast<int64_t>(blockIdx.x) * tile + 2 * threadIdx.x;
+    const int64_t c = at.tile_column * tile + 2 * threadIdx.x;
     if (threadIdx.x < tile / 2 && c < s.cols) {   // columns come in eights
       atomicMax(out.columns + c, __float_as_uint(amax_of(pair & 0xFFFFu)));
       atomicMax(out.columns + c + 1, __float_as_uint(amax_of(pair >> 16)));
@@ -287,70 +311,107 @@ bool image_served(const ImageParams& image) {
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-dim3 tile_grid(const SourceParams& s) { return {blocks_for(s.cols, tile), blocks_for(s.rows, tile)}; }
+dim3 tile_grid(const SourceParams& s) { return {blocks_for(s.cols, tile) * parts_of(s.kind), blocks_for(s.rows, tile)}; }
 
-template <SourceKind K>
-void launch_tiles(cudaStream_t stream, const SourceParams& s, const TileImage& row, const TileImage& column, const StatisticsParams& statistics) {
-  const bool r = row.from != From::nowhere, c = column.from != From::nowhere;
-  auto* kernel = r && c ? quantize_tile<K, true, true> : r ? quantize_tile<K, true, false> : quantize_tile<K, false, true>;
-  launch("quantize tiles", stream, kernel, tile_grid(s), threads, 0, s, row, column, statistics);
+template <class Part, int Parts>
+PerPart<Part, Parts> first_parts(const PerPart<Part, most_parts>& all) {
+  PerPart<Part, Parts> out;
+  std::copy_n(all.of, Parts, out.of);
+  return out;
 }
 
 template <SourceKind K>
-void launch_amax(cudaStream_t stream, const SourceParams& s, const AmaxOut& out) {
-  launch("maxima of tiles", stream, amax_tile<K>, tile_grid(s), threads, 0, s, out);
+void launch_tiles(cudaStream_t stream, const SourceParams& s, const PerPart<TilePart, most_parts>& parts) {
+  const bool r = parts.of[0].row.from != From::nowhere, c = parts.of[0].column.from != From::nowhere;
+  auto* kernel = r && c ? quantize_tile<K, true, true> : r ? quantize_tile<K, true, false> : quantize_tile<K, false, true>;
+  launch("quantize tiles", stream, kernel, tile_grid(s), threads, 0, s, first_parts<TilePart, parts_of(K)>(parts));
+}
+
+template <SourceKind K>
+void launch_amax(cudaStream_t stream, const SourceParams& s, const PerPart<AmaxOut, most_parts>& parts) {
+  launch("maxima of tiles", stream, amax_tile<K>, tile_grid(s), threads, 0, s, first_parts<AmaxOut, parts_of(K)>(parts));
+}
+
+template <class Body>
+void with_kind(SourceKind kind, const Body& body) {
+  switch (kind) {
+    case SourceKind::plain: return body.template operator()<SourceKind::plain>();
+    case SourceKind::norm: return body.template operator()<SourceKind::norm>();
+    case SourceKind::swiglu: return body.template operator()<SourceKind::swiglu>();
+    case SourceKind::swiglu_grad: return body.template operator()<SourceKind::swiglu_grad>();
+  }
+}
+
+bool pair_served(const ImagePair& p) {
+  if (p.statistics.row_health || p.statistics.col_health || !(p.row.codes || p.col.codes)) return false;
+  if (p.row.transposed || (p.col.codes && !p.col.transposed) || !image_served(p.row) || !image_served(p.col)) return false;
+  return aligned(p.row.codes) && aligned(p.col.codes);
+}
+
+int64_t maxima_of(const ImagePair& p, const SourceParams& s) { return maxima_of(p.row, s) + maxima_of(p.col, s); }
+
+// One part's images, with places in `maxima` for maxima and multipliers that are made beforehand; says which maxima are to be taken of the source.
+TilePart tile_part(const SourceParams& s, const ImagePair& pair, float* maxima, AmaxOut& wanted) {
+  TilePart part{{pair.row, origin(pair.row), nullptr, 0}, {pair.col, origin(pair.col), nullptr, 0}, pair.statistics};
+  for (TileImage* t : {&part.row, &part.column}) {
+    const int64_t n = maxima_of(t->image, s);
+    if (n == 0) continue;
+    t->multiplier = maxima;
+    t->stride = t->image.block_rows == 0 ? 0 : 1;
+    auto*& place = t->stride == 0 ? wanted.tensor : t == &part.row ? wanted.rows : wanted.columns;
+    if (!t->image.scale.stored && !place) place = reinterpret_cast<unsigned*>(maxima);
+    maxima += n;
+  }
+  return part;
+}
+
+// Maxima become multipliers in place. The column image first: a maximum of the tensor that serves both images lies where the row image's multiplier will.
+void launch_scales(cudaStream_t stream, const SourceParams& s, const TilePart& part, const AmaxOut& taken) {
+  for (const TileImage* t : {&part.column, &part.row}) {
+    const int64_t n = maxima_of(t->image, s);
+    if (n == 0) continue;
+    const void* tensor = taken.tensor;
+    if (t->stride == 0 && !t->image.scale.stored && tensor != t->multiplier) {
+      check(cudaMemcpyAsync(t->multiplier, tensor, sizeof(float), cudaMemcpyDeviceToDevice, stream), "copy the tensor's maximum");
+    }
+    launch("scales", stream, scales_from_maxima, dim3(blocks_for(n, threads)), dim3(threads), 0, t->image.scale, t->multiplier, t->image.scale_inv, n);
+  }
 }
 
 }  // namespace
 
-bool tile_serves(const SourceParams& s, const ImageParams& row, const ImageParams& col, const StatisticsParams& statistics) {
-  if (s.wide || statistics.row_health || statistics.col_health || !(row.codes || col.codes)) return false;
-  if (row.transposed || (col.codes && !col.transposed) || !image_served(row) || !image_served(col)) return false;
-  if (s.rows % 16 != 0 || s.cols % 16 != 0 || s.ld % 8 != 0 || s.rows > int64_t{65535} * tile) return false;
-  return aligned(s.x) && aligned(s.value) && aligned(s.gamma) && aligned(row.codes) && aligned(col.codes);
+bool tile_serves(const SourceParams& s, std::span<const ImagePair> pairs) {
+  if (s.wide || static_cast<int>(pairs.size()) != parts_of(s.kind)) return false;
+  if (s.rows % 16 != 0 || s.cols % 16 != 0 || s.ld % 8 != 0 || s.value_ld % 8 != 0 || s.rows > int64_t{65535} * tile) return false;
+  if (!aligned(s.x) || !aligned(s.value) || !aligned(s.gamma) || !aligned(s.dy)) return false;
+  return std::all_of(pairs.begin(), pairs.end(), [&](const ImagePair& p) {
+    return pair_served(p) && !p.row.codes == !pairs[0].row.codes && !p.col.codes == !pairs[0].col.codes;
+  });
 }
 
-int64_t tile_scratch_floats(const SourceParams& s, const ImageParams& row, const ImageParams& col) { return maxima_of(row, s) + maxima_of(col, s); }
+int64_t tile_scratch_floats(const SourceParams& s, std::span<const ImagePair> pairs) {
+  int64_t n = 0;
+  for (const ImagePair& p : pairs) n += maxima_of(p, s);
+  return n;
+}
 
-void launch_quantize_tiles(cudaStream_t stream, const SourceParams& s, const ImageParams& row, const ImageParams& col, const StatisticsParams& statistics, float* scratch) {
-  TileImage images[2] = {{row, origin(row), nullptr, 0}, {col, origin(col), nullptr, 0}};
-  float* maxima[2] = {scratch, scratch + maxima_of(row, s)};
-  AmaxOut out{};
+void launch_quantize_tiles(cudaStream_t stream, const SourceParams& s, std::span<const ImagePair> pairs, float* scratch) {
+  PerPart<TilePart, most_parts> parts{};
+  PerPart<AmaxOut, most_parts> maxima{};
   bool needs_maxima = false;
-  for (int i = 0; i < 2; ++i) {
-    TileImage& t = images[i];
-    const int64_t n = maxima_of(t.image, s);
-    if (n == 0) continue;
-    t.multiplier = maxima[i];
-    t.stride = t.image.block_rows == 0 ? 0 : 1;
-    if (t.image.scale.stored) continue;
-    needs_maxima = true;
-    auto*& wanted = t.image.block_rows == 0 ? out.tensor : i == 0 ? out.rows : out.columns;
-    if (!wanted) wanted = reinterpret_cast<unsigned*>(maxima[i]);
+  float* place = scratch;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    AmaxOut& wanted = maxima.of[i];
+    parts.of[i] = tile_part(s, pairs[i], place, wanted);
+    place += maxima_of(pairs[i], s);
+    needs_maxima |= wanted.tensor || wanted.rows || wanted.columns;
   }
   if (needs_maxima) {
-    const int64_t n = maxima_of(row, s) + maxima_of(col, s);
-    check(cudaMemsetAsync(scratch, 0, static_cast<size_t>(n) * sizeof(float), stream), "clear maxima");
-    switch (s.kind) {
-      case SourceKind::plain: launch_amax<SourceKind::plain>(stream, s, out); break;
-      case SourceKind::norm: launch_amax<SourceKind::norm>(stream, s, out); break;
-      case SourceKind::swiglu: launch_amax<SourceKind::swiglu>(stream, s, out); break;
-    }
-    // Both images scaled by the tensor: one maximum serves both.
-    const auto by_tensor = [](const TileImage& t) { return t.multiplier && t.stride == 0 && !t.image.scale.stored; };
-    if (by_tensor(images[0]) && by_tensor(images[1])) {
-      check(cudaMemcpyAsync(maxima[1], maxima[0], sizeof(float), cudaMemcpyDeviceToDevice, stream), "copy the tensor's maximum");
-    }
+    check(cudaMemsetAsync(scratch, 0, static_cast<size_t>(place - scratch) * sizeof(float), stream), "clear maxima");
+    with_kind(s.kind, [&]<SourceKind K>() { launch_amax<K>(stream, s, maxima); });
   }
-  for (int i = 0; i < 2; ++i) {
-    const int64_t n = maxima_of(images[i].image, s);
-    if (n) launch("scales", stream, scales_from_maxima, dim3(blocks_for(n, threads)), dim3(threads), 0, images[i].image.scale, maxima[i], images[i].image.scale_inv, n);
-  }
-  switch (s.kind) {
-    case SourceKind::plain: launch_tiles<SourceKind::plain>(stream, s, images[0], images[1], statistics); break;
-    case SourceKind::norm: launch_tiles<SourceKind::norm>(stream, s, images[0], images[1], statistics); break;
-    case SourceKind::swiglu: launch_tiles<SourceKind::swiglu>(stream, s, images[0], images[1], statistics); break;
-  }
+  for (size_t i = 0; i < pairs.size(); ++i) launch_scales(stream, s, parts.of[i], maxima.of[i]);
+  with_kind(s.kind, [&]<SourceKind K>() { launch_tiles<K>(stream, s, parts); });
 }
 
 }  // namespace octet::cuda

@@ -24,6 +24,14 @@ __device__ __forceinline__ float element(const void* p, int64_t i) { return to_f
 
 __device__ __forceinline__ float swiglu(float gate, float up) { return gate / (1.0f + fast_exp(-gate)) * up; }
 
+struct SwigluGrad {
+  float gate, up;
+};
+__device__ __forceinline__ SwigluGrad swiglu_grad(float dy, float gate, float up) {
+  const float sigmoid = 1.0f / (1.0f + fast_exp(-gate)), silu = gate * sigmoid;
+  return {dy * up * (sigmoid + silu * (1.0f - sigmoid)), dy * silu};
+}
+
 // The element (r, c), rounded to T.
 template <SourceKind K, class T>
 __device__ __forceinline__ float source_element(const SourceParams& s, int64_t r, int64_t c) {
@@ -32,8 +40,11 @@ __device__ __forceinline__ float source_element(const SourceParams& s, int64_t r
     return element<T>(s.x, at);
   } else if constexpr (K == SourceKind::norm) {
     return to_float(from_float<T>(element<T>(s.x, at) * s.rstd[r] * element<T>(s.gamma, c)));
-  } else {
+  } else if constexpr (K == SourceKind::swiglu) {
     return to_float(from_float<T>(swiglu(element<T>(s.x, at), element<T>(s.x, at + s.cols))));
+  } else {
+    const SwigluGrad d = swiglu_grad(element<T>(s.dy, r * s.cols + c), element<T>(s.x, at), element<T>(s.x, at + s.cols));
+    return to_float(from_float<T>(s.part == 0 ? d.gate : d.up));
   }
 }
 
@@ -53,8 +64,18 @@ __device__ __forceinline__ uint4 source_eight(const SourceParams& s, int64_t r, 
       for (int i = 0; i < 8; ++i) a[i] = a[i] * rstd * b[i];
     } else {
       unpack8(ptx::load_16(x + s.cols), b);
+      if constexpr (K == SourceKind::swiglu) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) a[i] = swiglu(a[i], b[i]);
+        for (int i = 0; i < 8; ++i) a[i] = swiglu(a[i], b[i]);
+      } else {
+        float d[8];
+        unpack8(ptx::load_16(static_cast<const bf16*>(s.dy) + r * s.cols + c), d);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const SwigluGrad g = swiglu_grad(d[i], a[i], b[i]);
+          a[i] = s.part == 0 ? g.gate : g.up;
+        }
+      }
     }
     return pack8(a);
   }

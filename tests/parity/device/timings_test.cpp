@@ -113,7 +113,11 @@ TEST_F(Timings, memory_bound) {
   bytes("norm of a sum, 1x128 images (s read twice)", n * 10, [&](Ctx& ctx) { cuda::rmsnorm_quantize(ctx, x, delta, gamma, 1e-5f, {sum, {}, rstd, in}); }, 0.4);
   QuantizedOut mid{line, line, alloc_image(memory_, line, tokens, inner, false, ImageLayout::gemm), alloc_image(memory_, line, tokens, inner, true, ImageLayout::gemm), {}};
   bytes("SwiGLU, 1x128 images", wide * 6, [&](Ctx& ctx) { cuda::swiglu_quantize(ctx, gate_up, {}, mid); }, 0.3);
-  bytes("SwiGLU backward", wide * 10, [&](Ctx& ctx) { cuda::swiglu_backward(ctx, act, gate_up, d_gate_up); }, 0.4);
+  bytes("SwiGLU backward", wide * 10, [&](Ctx& ctx) { cuda::swiglu_backward(ctx, act, gate_up, d_gate_up, {}, {}); }, 0.4);
+  QuantizedOut up = mid;
+  up.row = alloc_image(memory_, line, tokens, inner, false, ImageLayout::gemm);
+  up.col = alloc_image(memory_, line, tokens, inner, true, ImageLayout::gemm);
+  bytes("SwiGLU backward, 1x128 images", wide * 10, [&](Ctx& ctx) { cuda::swiglu_backward(ctx, act, gate_up, {}, mid, up); }, 0.3);
   const Tensor dgamma = random(Dtype::f32, {hidden});
   bytes("norm backward", n * 8, [&](Ctx& ctx) { cuda::rmsnorm_backward(ctx, x, delta, gamma, rstd, sum, y, dgamma); }, 0.2);
 

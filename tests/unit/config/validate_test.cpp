@@ -173,6 +173,8 @@ TEST(Validate, WhatThisBuildCannotDo) {
   EXPECT_NO_THROW(validated(patched(R"({"parallel": {"zero": 1}})")));
   EXPECT_EQ(validate_error(R"({"parallel": {"sequence_parallel": true}})"),
             "parallel.sequence_parallel: true, but this build is single-process (set it to false)");
+  EXPECT_EQ(validate_error(R"({"recompute": {"modules": ["norm", "block"], "swiglu_inputs": "fp8"}})"),
+            "recompute.swiglu_inputs: \"fp8\", but recompute.modules has \"block\", which keeps none of them (set it to \"bf16\", or take \"block\" from the list)");
   EXPECT_EQ(validate_error(R"({"optim": {"master_weights": "bf16_remainder"}, "precision": {"recipe": "fp32"}})"),
             "optim.master_weights: \"bf16_remainder\", but the recipe fp32 has no BF16 weights (set it to \"fp32\", or choose another recipe)");
 }

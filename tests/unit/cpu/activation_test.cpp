@@ -63,7 +63,7 @@ TEST(swiglu, backward) {
       const int64_t rows = shape[0], n = shape[1] / 2;
       Buffer gate_up = normal("gate_up", dtype, shape, 3.0), dy = normal("dy", dtype, {rows, n});
       const Outputs out =
-          run({Buffer(dtype, shape)}, [&](Ctx& ctx, Outputs& o) { ops::swiglu_backward(ctx, dy.tensor(), gate_up.tensor(), o[0].tensor()); });
+          run({Buffer(dtype, shape)}, [&](Ctx& ctx, Outputs& o) { ops::swiglu_backward(ctx, dy.tensor(), gate_up.tensor(), o[0].tensor(), {}, {}); });
       std::vector<double> want(static_cast<size_t>(rows * 2 * n));
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < n; ++i) {
@@ -114,7 +114,7 @@ TEST(swiglu, saturated_gates_give_their_limits) {
     dy.set(i, 1.0);
   }
   ops::swiglu_quantize(m.ctx, gate_up.tensor(), y.tensor(), {});
-  ops::swiglu_backward(m.ctx, dy.tensor(), gate_up.tensor(), d.tensor());
+  ops::swiglu_backward(m.ctx, dy.tensor(), gate_up.tensor(), d.tensor(), {}, {});
   for (int64_t i = 0; i < 4; ++i) {
     EXPECT_NEAR(y.at(i), want[i], 1e-30) << gates[i];
     EXPECT_NEAR(d.at(i), i < 2 ? 0.0 : 2.0, 1e-30) << gates[i];
@@ -125,7 +125,7 @@ TEST(swiglu, saturated_gates_give_their_limits) {
 TEST(swiglu, gradients_by_directional_derivatives) {
   Machine m;
   Buffer gate_up = normal("gate_up", Dtype::f32, {7, 30}), y(Dtype::f32, {7, 15}), c = normal("c", Dtype::f32, {7, 15}), d(Dtype::f32, {7, 30});
-  ops::swiglu_backward(m.ctx, c.tensor(), gate_up.tensor(), d.tensor());
+  ops::swiglu_backward(m.ctx, c.tensor(), gate_up.tensor(), d.tensor(), {}, {});
   expect_gradient({&gate_up}, {d}, [&] {
     ops::swiglu_quantize(m.ctx, gate_up.tensor(), y.tensor(), {});
     return weighted_sum(y, c);
