@@ -69,7 +69,8 @@ std::vector<Mirror::Number> Mirror::numbers_of(const ImageHealth& h) {
 
 std::vector<Mirror::Number> Mirror::numbers_of(const StepOutcome& o) {
   // Nobody reads the clip factor of a skipped step.
-  return {{"skip", static_cast<double>(o.control.skip)}, {"nonfinite", static_cast<double>(o.nonfinite)}, {"grad_norm", o.grad_norm}, {"grad_scale", o.control.skip ? 0.0 : o.control.grad_scale}};
+  return {{"skip", static_cast<double>(o.control.skip)}, {"nonfinite", static_cast<double>(o.nonfinite)}, {"grad_norm", o.grad_norm},
+          {"grad_scale", o.control.skip ? 0.0 : o.control.grad_scale}};
 }
 
 void Mirror::compare_numbers(const std::string& name, const std::vector<Number>& got, const std::vector<Number>& want, const Tolerance& tolerance) {

@@ -1,7 +1,6 @@
 #include "ops/shadow_ops.h"
 
 #ifdef OCTET_HAVE_CUDA
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -181,7 +180,8 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
 
 void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control) {
   Mirror m(ctx, "adamw");
-  const AdamwTensors host{m.out("master", t.master).host, m.out("remainder", t.remainder).host, m.out("m", t.m).host, m.out("v", t.v).host, m.in(t.grad).host, m.out("working", t.working).host};
+  const AdamwTensors host{m.out("master", t.master).host, m.out("remainder", t.remainder).host, m.out("m", t.m).host, m.out("v", t.v).host, m.in(t.grad).host,
+                          m.out("working", t.working).host};
   m.run(cuda::adamw, cpu::adamw, Mirrored<AdamwTensors>{t, host}, step, name_hash, m.in(control));
 }
 

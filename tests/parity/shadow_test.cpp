@@ -154,7 +154,8 @@ TEST_F(Faults, a_wrong_element_of_a_product) {
         },
         [&](Ctx& cpu, const MatrixView& to) { cpu::gemm(cpu, {&host, 1}, to, 0.0f, Accumulate::accurate, {}); }, m.out("out", part, {.relative = 2e-3, .ulps = 1}));
   });
-  expect_words(error, {"step 7, call 1, gemm in layers.3.mlp.down fprop", "1 of 768 elements of out", "row 5 column 17", "times what is allowed", "--dump \"7:layers.3.mlp.down\"", "parity_cuda"});
+  expect_words(error, {"step 7, call 1, gemm in layers.3.mlp.down fprop", "1 of 768 elements of out", "row 5 column 17", "times what is allowed",
+                       "--dump \"7:layers.3.mlp.down\"", "parity_cuda"});
 }
 
 // Every result of a quantizer, in both layouts: a column image's codes lie transposed on the device.
