@@ -1,8 +1,6 @@
 #ifdef OCTET_HAVE_CUDA
 #include "ops/mirror.h"
 
-#include <utility>
-
 #include "cuda/device.h"
 
 namespace octet {
@@ -45,18 +43,18 @@ Mirrored<Operand> Mirror::in(const Operand& o) {
   return {o, host};
 }
 
-void Mirror::check(std::string name, const Mirrored<MatrixView>& m, const Tolerance& tolerance) {
+void Mirror::check(const std::string& name, const Mirrored<MatrixView>& m, const Tolerance& tolerance) {
   if (m.device.elements() == 0 || !m.device) return;
-  checks_.emplace_back([this, name = std::move(name), m, tolerance] { compare_matrices(name, in(m.device).host, m.host, tolerance); });
+  checks_.emplace_back([this, name, m, tolerance] { compare_matrices(name, in(m.device).host, m.host, tolerance); });
 }
 
-Mirrored<MatrixView> Mirror::out(const char* name, const MatrixView& m, const Tolerance& tolerance) {
+Mirrored<MatrixView> Mirror::out(const std::string& name, const MatrixView& m, const Tolerance& tolerance) {
   const Mirrored<MatrixView> both = in(m);
   check(name, both, tolerance);
   return both;
 }
 
-Mirrored<Tensor> Mirror::out(const char* name, const Tensor& t, const Tolerance& tolerance) {
+Mirrored<Tensor> Mirror::out(const std::string& name, const Tensor& t, const Tolerance& tolerance) {
   const Mirrored<Tensor> both = in(t);
   check(name, {both.device, both.host}, tolerance);
   return both;
@@ -71,7 +69,8 @@ std::vector<Mirror::Number> Mirror::numbers_of(const ImageHealth& h) {
 
 std::vector<Mirror::Number> Mirror::numbers_of(const StepOutcome& o) {
   // Nobody reads the clip factor of a skipped step.
-  return {{"skip", static_cast<double>(o.control.skip)}, {"nonfinite", static_cast<double>(o.nonfinite)}, {"grad_norm", o.grad_norm}, {"grad_scale", o.control.skip ? 0.0 : o.control.grad_scale}};
+  return {{"skip", static_cast<double>(o.control.skip)}, {"nonfinite", static_cast<double>(o.nonfinite)}, {"grad_norm", o.grad_norm},
+          {"grad_scale", o.control.skip ? 0.0 : o.control.grad_scale}};
 }
 
 void Mirror::compare_numbers(const std::string& name, const std::vector<Number>& got, const std::vector<Number>& want, const Tolerance& tolerance) {
@@ -81,7 +80,7 @@ void Mirror::compare_numbers(const std::string& name, const std::vector<Number>&
   }
 }
 
-Operand Mirror::image(const char* name, const Operand& device, const QuantSpec& spec, bool column) {
+Operand Mirror::image(const std::string& name, const Operand& device, const QuantSpec& spec, bool column) {
   if (device.data.rows == 0) return device;   // not wanted
   const int64_t rows = column ? device.data.cols : device.data.rows, cols = column ? device.data.rows : device.data.cols;
   Arena counted;
@@ -89,22 +88,22 @@ Operand Mirror::image(const char* name, const Operand& device, const QuantSpec& 
   const Operand host = alloc_image(images_.emplace_back(counted.high_water_bytes(), true), spec, rows, cols, column);
   checks_.emplace_back([this, name, device, host, column] {
     const PlainImage got = plain_image(in(device).host, column), want = plain_image(host, column);
-    compare_matrices(std::string(name) + "'s scale_inv", got.scale_matrix(), want.scale_matrix(), {});
-    compare_matrices(std::string(name) + "'s codes", got.code_matrix(), want.code_matrix(), {});
+    compare_matrices(name + "'s scale_inv", got.scale_matrix(), want.scale_matrix(), {});
+    compare_matrices(name + "'s codes", got.code_matrix(), want.code_matrix(), {});
   });
   return host;
 }
 
-Mirrored<QuantizedOut> Mirror::out(const QuantizedOut& q) {
+Mirrored<QuantizedOut> Mirror::out(const std::string& prefix, const QuantizedOut& q) {
   const QuantTarget& t = q.target;
   QuantizedOut host = q;
-  host.row = image("row image", q.row, q.row_spec, false);
-  host.col = image("column image", q.col, q.col_spec, true);
+  host.row = image(prefix + "row image", q.row, q.row_spec, false);
+  host.col = image(prefix + "column image", q.col, q.col_spec, true);
   host.target.stored_scale = in(t.stored_scale).host;
-  host.target.amax = out("amax", t.amax).host;
-  host.target.nonfinite = out("nonfinite", t.nonfinite).host;
-  host.target.row_health = out("row_health", t.row_health).host;
-  host.target.col_health = out("col_health", t.col_health).host;
+  host.target.amax = out(prefix + "amax", t.amax).host;
+  host.target.nonfinite = out(prefix + "nonfinite", t.nonfinite).host;
+  host.target.row_health = out(prefix + "row_health", t.row_health).host;
+  host.target.col_health = out(prefix + "col_health", t.col_health).host;
   return {q, host};
 }
 

@@ -43,18 +43,19 @@ class Mirror {
   }
 
   // What it writes or adds to. Without a tolerance the same bits are expected. `name`: in errors.
-  Mirrored<Tensor> out(const char* name, const Tensor& t, const Tolerance& tolerance = {});
-  Mirrored<MatrixView> out(const char* name, const MatrixView& m, const Tolerance& tolerance = {});
+  Mirrored<Tensor> out(const std::string& name, const Tensor& t, const Tolerance& tolerance = {});
+  Mirrored<MatrixView> out(const std::string& name, const MatrixView& m, const Tolerance& tolerance = {});
   template <class T>
-  Mirrored<T*> out(const char* name, T* p, const Tolerance& tolerance = {}) {
+  Mirrored<T*> out(const std::string& name, T* p, const Tolerance& tolerance = {}) {
     T* host = static_cast<T*>(copy(p, sizeof(T)));
     if (p) checks_.emplace_back([this, name, p, host, tolerance] { compare_numbers(name, numbers_of(*in(p).host), numbers_of(*host), tolerance); });
     return {p, host};
   }
   // Images have the layout of each device; compared is what they say. With them amax, count and statistics.
-  Mirrored<QuantizedOut> out(const QuantizedOut& q);
+  // prefix: of their names, where an operator makes those of several matrices.
+  Mirrored<QuantizedOut> out(const std::string& prefix, const QuantizedOut& q);
   // An output whose parts agree differently: out() is in() and a check() of each part.
-  void check(std::string name, const Mirrored<MatrixView>& m, const Tolerance& tolerance);
+  void check(const std::string& name, const Mirrored<MatrixView>& m, const Tolerance& tolerance);
 
   // on_device(ctx, arguments...), on_host(context of the CPU, arguments...), comparison.
   template <class Device, class Host, class... Arguments>
@@ -91,7 +92,7 @@ class Mirror {
     shadow_.compared(name, compare(got, want, tolerance.with_nan()));
   }
   void run_on_host(const std::function<void(Ctx&)>& op);
-  Operand image(const char* name, const Operand& device, const QuantSpec& spec, bool column);
+  Operand image(const std::string& name, const Operand& device, const QuantSpec& spec, bool column);
 
   Ctx& ctx_;
   Shadow& shadow_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -38,9 +39,10 @@ void Shadow::compared(const std::string& result, const Agreement& a) {
   const std::string module = place.starts_with(" in layers.") ? places_.back().substr(0, places_.back().find(' ')) : "*";
   const std::string dump = dump_step_ > 0 ? fmt::format("without run.shadow, --dump \"{}:{}\" writes the step's tensors; ", dump_step_, module) : std::string();
   throw Error(ExitCode::verdict_no,
-              fmt::format("the GPU and the CPU disagree in {} of {} elements of {}; the first, row {} column {}, is {:.9g} on the GPU and {:.9g} on the CPU: {}", a.differing, a.elements,
-                          result, a.row, a.col, a.got, a.want, distance),
-              fmt::format("{}, call {}, {}{}", phase_, calls_, op_, place), dump + "tests/parity compares the operator by itself: build/release/tests/parity_cuda on this machine");
+              fmt::format("the GPU and the CPU disagree in {} of {} elements of {}; the first, row {} column {}, is {:.9g} on the GPU and {:.9g} on the CPU: {}", a.differing,
+                          a.elements, result, a.row, a.col, a.got, a.want, distance),
+              fmt::format("{}, call {}, {}{}", phase_, calls_, op_, place),
+              dump + "tests/parity compares the operator by itself: build/release/tests/parity_cuda on this machine");
 }
 
 std::string Shadow::summary() const {

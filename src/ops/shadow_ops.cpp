@@ -1,7 +1,6 @@
 #include "ops/shadow_ops.h"
 
 #ifdef OCTET_HAVE_CUDA
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -45,7 +44,7 @@ Mirrored<T> columns(const Mirrored<T>& m, int64_t begin, int64_t count) { return
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   Mirror m(ctx, "quantize");
-  m.run(cuda::quantize, cpu::quantize, m.in(x), m.out(out));
+  m.run(cuda::quantize, cpu::quantize, m.in(x), m.out("", out));
 }
 
 void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
@@ -80,7 +79,7 @@ void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tens
     if (images.wanted()) cpu::quantize(host, m.in(values.y).host, images);
   };
   const RmsNormOut host{m.out("sum", out.sum).host, m.out("y", values.y, rounded(1e-6)).host, m.out("rstd", out.rstd, rounded(1e-6)).host, {}};
-  m.run(on_device, on_host, m.in(x), m.in(delta), m.in(gamma), Mirrored<RmsNormOut>{values, host}, m.out(out.images));
+  m.run(on_device, on_host, m.in(x), m.in(delta), m.in(gamma), Mirrored<RmsNormOut>{values, host}, m.out("", out.images));
 }
 
 void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor& gamma, const Tensor& rstd, const Tensor& d_residual, const Tensor& dx, const Tensor& dgamma) {
@@ -90,12 +89,12 @@ void rmsnorm_backward(Ctx& ctx, const Tensor& dy, const Tensor& s, const Tensor&
 
 void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const QuantizedOut& images) {
   Mirror m(ctx, "swiglu_quantize");
-  m.run(cuda::swiglu_quantize, cpu::swiglu_quantize, m.in(gate_up), m.out("y", y), m.out(images));
+  m.run(cuda::swiglu_quantize, cpu::swiglu_quantize, m.in(gate_up), m.out("y", y), m.out("", images));
 }
 
 void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up, const QuantizedOut& gate_images, const QuantizedOut& up_images) {
   Mirror m(ctx, "swiglu_backward");
-  m.run(cuda::swiglu_backward, cpu::swiglu_backward, m.in(dy), m.in(gate_up), m.out("d_gate_up", d_gate_up), m.out(gate_images), m.out(up_images));
+  m.run(cuda::swiglu_backward, cpu::swiglu_backward, m.in(dy), m.in(gate_up), m.out("d_gate_up", d_gate_up), m.out("gate's ", gate_images), m.out("up's ", up_images));
 }
 
 void qk_norm_rope(Ctx& ctx, const Tensor& qkv, const Tensor& positions, const Tensor& cos_sin, const HeadGeometry& g, const QkNorm& norm, const Tensor& out) {
@@ -111,10 +110,17 @@ void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, con
         m.out("d_qkv", d_qkv, given(norm.gamma_q) ? rounded(1e-6) : exact));
 }
 
-void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse) {
+// As a norm's: images are compared with the CPU's of the GPU's out.
+void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_t seq_len, const HeadGeometry& g, const Tensor& out, const Tensor& lse, const QuantizedOut& images) {
   Mirror m(ctx, "attention");
-  m.run(cuda::attention, cpu::attention, m.in(qkv), m.in(document_start), seq_len, g, m.out("out", out, rounded(tensor_attention(qkv, g) ? 0x1p-9 : 2e-6)),
-        m.out("lse", lse, rounded(2e-6)));
+  const auto on_host = [&](Ctx& host, const Tensor& x, const Tensor& documents, const Tensor& o, const Tensor& l, const QuantizedOut& wanted) {
+    cpu::attention(host, x, documents, seq_len, g, o, l, {});
+    if (wanted.wanted()) cpu::quantize(host, m.in(out).host, wanted);
+  };
+  const auto on_device = [&](Ctx& device, const Tensor& x, const Tensor& documents, const Tensor& o, const Tensor& l, const QuantizedOut& wanted) {
+    cuda::attention(device, x, documents, seq_len, g, o, l, wanted);
+  };
+  m.run(on_device, on_host, m.in(qkv), m.in(document_start), m.out("out", out, rounded(tensor_attention(qkv, g) ? 0x1p-9 : 2e-6)), m.out("lse", lse, rounded(2e-6)), m.out("", images));
 }
 
 // q, k and v by themselves: v's gradients are larger than q's. Those of q and k come from differences, whose rounding is that of products of the inputs.
@@ -181,8 +187,9 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
 
 void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
   Mirror m(ctx, "adamw");
-  const AdamwTensors host{m.out("master", t.master).host, m.out("remainder", t.remainder).host, m.out("m", t.m).host, m.out("v", t.v).host, m.in(t.grad).host, m.out("working", t.working).host};
-  m.run(cuda::adamw, cpu::adamw, Mirrored<AdamwTensors>{t, host}, step, name_hash, m.in(control), m.out(images));
+  const AdamwTensors host{m.out("master", t.master).host, m.out("remainder", t.remainder).host, m.out("m", t.m).host, m.out("v", t.v).host, m.in(t.grad).host,
+                          m.out("working", t.working).host};
+  m.run(cuda::adamw, cpu::adamw, Mirrored<AdamwTensors>{t, host}, step, name_hash, m.in(control), m.out("", images));
 }
 
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) {

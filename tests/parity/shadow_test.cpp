@@ -62,6 +62,8 @@ TEST(shadow, compact_states_documents_and_recomputation_agree) {
   RunConfig c = config("blockwise", "cuda");
   c.optim.master_weights = "bf16_remainder";
   c.optim.moments = "bf16";
+  c.optim.offload = true;
+  c.recompute.swiglu_inputs = "fp8";
   c.data.document_mask = true;
   c.data.eod_id = 1;
   c.recompute.modules = {"norm", "swiglu", "attention"};
@@ -69,6 +71,7 @@ TEST(shadow, compact_states_documents_and_recomputation_agree) {
   c.precision.head = "fp8";
   std::set<std::string> called = all_operators(true);
   called.erase("column_sums");
+  called.insert("dequantize");
   expect_agreement_of_steps(c, called);
 }
 
@@ -105,7 +108,8 @@ TEST(shadow, memory_that_two_tensors_share_is_found_in_a_step) {
     if (p->name == "model.layers.1.mlp.down_proj.weight") p->working.data = p->exp_avg_sq.data;
   }
   const std::string error = failure_of([&] { e.step(random_step(c, 0), 0); });
-  expect_words(error, {"step 1, call ", ", adamw in optimizer", " elements of v; the first, row ", "the same bits are expected", "--dump \"1:*\""});
+  // Which of the optimizer's results shows it depends on the order of threads.
+  expect_words(error, {"step 1, call ", ", adamw in optimizer", " elements of ", "; the first, row ", "the same bits are expected", "--dump \"1:*\""});
 }
 
 class Faults : public testing::Test {
@@ -150,7 +154,8 @@ TEST_F(Faults, a_wrong_element_of_a_product) {
         },
         [&](Ctx& cpu, const MatrixView& to) { cpu::gemm(cpu, {&host, 1}, to, 0.0f, Accumulate::accurate, {}); }, m.out("out", part, {.relative = 2e-3, .ulps = 1}));
   });
-  expect_words(error, {"step 7, call 1, gemm in layers.3.mlp.down fprop", "1 of 768 elements of out", "row 5 column 17", "times what is allowed", "--dump \"7:layers.3.mlp.down\"", "parity_cuda"});
+  expect_words(error, {"step 7, call 1, gemm in layers.3.mlp.down fprop", "1 of 768 elements of out", "row 5 column 17", "times what is allowed",
+                       "--dump \"7:layers.3.mlp.down\"", "parity_cuda"});
 }
 
 // Every result of a quantizer, in both layouts: a column image's codes lie transposed on the device.
@@ -171,7 +176,7 @@ TEST_F(Faults, wrong_images_and_accounts) {
             cuda::quantize(device, from, to);
             fault();
           },
-          cpu::quantize, m.in(x), m.out(out));
+          cpu::quantize, m.in(x), m.out("", out));
     });
   };
   expect_words(error_after([&] { flip_top_bit(out.row.data.data, 3 * cols + 9, 1); }), {"1 of 23040 elements of row image's codes", "row 3 column 9,"});
