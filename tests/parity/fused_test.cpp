@@ -124,7 +124,9 @@ void check_adamw(Rig& rig, const Case& c, Form form, Dtype moments, int64_t rows
   };
   const std::string what = fmt::format("AdamW {}x{}, form {}, moments {}{}", rows, cols, static_cast<int>(form), name(moments), skip ? ", skipped" : "");
   compare(rig, c, rows, cols, produce, what);
-  for (size_t i = 0; i < want.all().size(); ++i) expect_same(*got.all()[i], *want.all()[i], fmt::format("{}, {}, tensor {}", what, c.spec.name, i));
+  for (size_t i = 0; i < want.all().size(); ++i) {
+    if (!want.all()[i]->bytes().empty()) expect_same(*got.all()[i], *want.all()[i], fmt::format("{}, {}, tensor {}", what, c.spec.name, i));
+  }
   if (skip) {
     EXPECT_EQ(got.v.bytes(), initial.v.bytes()) << what;
   }
