@@ -1,6 +1,8 @@
 // Attention: from the operators' arguments to the kernels of attention/kernels.h.
 #include "ops/attention.h"
 
+#include <algorithm>
+
 #include "cuda/attention/kernels.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
@@ -20,6 +22,9 @@ AttentionShape shape_of(const Tensor& qkv, const Tensor& document_start, int64_t
   s.document_start = document_start ? document_start.as<int32_t>() : nullptr;
   return s;
 }
+
+// Whether the tensor family runs it here. Forward and backward may go different ways: they share out and lse alone.
+bool serves(Ctx& ctx, const AttentionShape& s, size_t shared_bytes) { return tensor_attention_serves(s) && shared_bytes <= ctx.cuda().info().shared_bytes; }
 
 bool aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
 
@@ -51,7 +56,7 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
   check_dtypes("attention", qkv, out);
   AttentionForward p{shape_of(qkv, document_start, seq_len, g), qkv.data, out.data, lse.as<float>()};
   CUstream_st* stream = ctx.cuda().stream();
-  const bool tensor = tensor_attention_serves(p.shape) && aligned(qkv) && aligned(out);
+  const bool tensor = serves(ctx, p.shape, attention_shared_bytes(p.shape.head_dim)) && aligned(qkv) && aligned(out);
   const ImagePair pair = image_pair(images);
   const Share share = tensor && images.wanted() ? share_of_images(p.shape, values, pair) : Share::nothing;
   if (share == Share::images) p.images = launch_tile_scales(stream, values, pair, scratch.maxima);
@@ -73,7 +78,8 @@ void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const 
   check_dtypes("attention_backward", qkv, d_qkv);
   const AttentionBackward p{shape_of(qkv, document_start, seq_len, g), d_out.data, qkv.data, out.data, lse.as<float>(), d_qkv.data, terms};
   CUstream_st* stream = ctx.cuda().stream();
-  const bool tensor = tensor_attention_serves(p.shape) && aligned(qkv) && aligned(out) && aligned(d_out) && aligned(d_qkv);
+  const size_t shared_bytes = std::max(attention_backward_keys_shared_bytes(p.shape.head_dim), attention_backward_queries_shared_bytes(p.shape.head_dim));
+  const bool tensor = serves(ctx, p.shape, shared_bytes) && aligned(qkv) && aligned(out) && aligned(d_out) && aligned(d_qkv);
   if (tensor) {
     launch_attention_terms(stream, p);
     launch_attention_backward_keys(stream, p);

@@ -43,7 +43,7 @@ DeviceInfo describe(int index) {
   check(cudaGetDeviceProperties(&p, index), "ask for the device's properties");
   std::string uuid;
   for (const char c : p.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return {index, p.name, uuid, {p.major, p.minor}, p.multiProcessorCount, p.totalGlobalMem};
+  return {index, p.name, uuid, {p.major, p.minor}, p.multiProcessorCount, p.totalGlobalMem, p.sharedMemPerBlockOptin};
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct DeviceInfo {
   Capability capability;
   int multiprocessors = 0;
   size_t memory_bytes = 0;
+  size_t shared_bytes = 0;   // that a CTA may ask for
 };
 
 // Devices that this process can use and that octet's kernels were compiled for; none also without a driver. Makes no context.

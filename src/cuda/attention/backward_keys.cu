@@ -192,6 +192,10 @@ void launch_pass(cudaStream_t stream, const AttentionBackward& p) {
 
 }  // namespace
 
+size_t attention_backward_keys_shared_bytes(int head_dim) {
+  return with_padded_head_dim(head_dim, [](auto padded) { return Plan<decltype(padded)::d>::shared; });
+}
+
 void launch_attention_backward_keys(cudaStream_t stream, const AttentionBackward& p) {
   with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
     constexpr int d = decltype(padded)::d;

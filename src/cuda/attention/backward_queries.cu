@@ -143,6 +143,10 @@ void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p) {
   else launch_terms<32>(stream, p);
 }
 
+size_t attention_backward_queries_shared_bytes(int head_dim) {
+  return with_padded_head_dim(head_dim, [](auto padded) { return Plan<decltype(padded)::d>::shared; });
+}
+
 void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackward& p) {
   with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
     constexpr int d = decltype(padded)::d;

@@ -178,6 +178,10 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_
 
 bool tensor_attention_serves(const AttentionShape& s) { return !s.wide && s.head_dim % 16 == 0 && s.head_dim <= 256; }
 
+size_t attention_shared_bytes(int head_dim) {
+  return with_padded_head_dim(head_dim, [](auto padded) { return Plan<decltype(padded)::d>::shared; });
+}
+
 void launch_attention(cudaStream_t stream, const AttentionForward& p) {
   with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
     constexpr int d = decltype(padded)::d;

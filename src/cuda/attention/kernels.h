@@ -50,6 +50,11 @@ struct AttentionBackward {
 };
 
 bool tensor_attention_serves(const AttentionShape& shape);
+// Shared memory that a CTA of the tensor family needs, bytes: 56 KiB and less up to head_dim 64. Compute capabilities 8.9 and 12.x have 99 KiB: more
+// than the forward needs up to head_dim 96, less than it needs from 128 on and backward from 96 on.
+size_t attention_shared_bytes(int head_dim);
+size_t attention_backward_keys_shared_bytes(int head_dim);
+size_t attention_backward_queries_shared_bytes(int head_dim);
 
 void launch_attention(cudaStream_t stream, const AttentionForward& p);
 void launch_attention_general(cudaStream_t stream, const AttentionForward& p);

@@ -234,13 +234,13 @@ struct Padded {
   static constexpr int d = N;
 };
 template <class F>
-void with_padded_head_dim(int head_dim, const F& f) {
-  if (head_dim <= 32) f(Padded<32>{});
-  else if (head_dim <= 64) f(Padded<64>{});
-  else if (head_dim <= 96) f(Padded<96>{});
-  else if (head_dim <= 128) f(Padded<128>{});
-  else if (head_dim <= 192) f(Padded<192>{});
-  else f(Padded<256>{});
+auto with_padded_head_dim(int head_dim, const F& f) {
+  if (head_dim <= 32) return f(Padded<32>{});
+  if (head_dim <= 64) return f(Padded<64>{});
+  if (head_dim <= 96) return f(Padded<96>{});
+  if (head_dim <= 128) return f(Padded<128>{});
+  if (head_dim <= 192) return f(Padded<192>{});
+  return f(Padded<256>{});
 }
 
 }  // namespace octet::cuda

@@ -114,12 +114,12 @@ struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
   int major, minor, multiProcessorCount;
-  size_t totalGlobalMem;
+  size_t totalGlobalMem, sharedMemPerBlockOptin;
 };
 inline cudaError_t cudaGetDeviceCount(int* n) { *n = 1; return cudaSuccess; }
 inline cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"SIMT on the host", {}, 9, 0, 4, size_t{1} << 34};
+  *p = {"SIMT on the host", {}, 9, 0, 4, size_t{1} << 34, 232448};
   return cudaSuccess;
 }
 enum { cudaStreamNonBlocking = 1 };
