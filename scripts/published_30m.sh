@@ -86,15 +86,19 @@ PY
   "$octet" data build --input "$data.jsonl" --tokenizer "sentencepiece:$tokenizer" --out "$data" | tail -n 1
 fi
 
+# Text is collected from the machine at hand: runs of other token files are no pairs of these.
+identity=$(sha256sum "$data.bin" | cut -c1-16)
+
 one() {  # GPU NAME SEED RECIPE OPTION...
   local gpu=$1 name=$2 seed=$3 recipe=$4 dir=$out/$2-$3
   shift 4
-  [ "$(cat "$dir/done" 2>/dev/null)" != "$data $options $*" ] || return 0
+  [ "$(cat "$dir/done" 2>/dev/null)" != "$identity $options $*" ] || return 0
+  rm -f "$dir/done"
   [ "$SECONDS" -lt "$seconds" ] || return 0
   rm -rf "$dir"
   if CUDA_VISIBLE_DEVICES=$gpu "$octet" train --config "$model" configs/runs/code_100m.json "configs/recipes/$recipe.json" --data-path "$data" --run-dir "$dir" \
     --set run.device=cuda "run.seed=$seed" run.threads=2 log.interval=1000 $options "$@" >"$dir.out" 2>&1; then
-    echo "$data $options $*" >"$dir/done"
+    echo "$identity $options $*" >"$dir/done"
     rm -rf "$dir/checkpoints"
     echo "$name seed $seed: $(grep validation "$dir.out" | tail -n 1)"
   else

@@ -87,6 +87,7 @@ struct OptimConfig {
   double z_loss = 0.0;      // coefficient of mean(logsumexp^2)
   std::string master_weights = "fp32";  // fp32 | bf16_remainder: the BF16 weight and the 16 bits below it; the same values in 2 bytes less
   std::string moments = "fp32";         // fp32 | bf16, rounded stochastically
+  bool fused_images = false;            // AdamW's pass also writes the FP8 images of the weights, where their scales allow it
   bool offload = false;                 // GPU: masters (remainders) and moments live in the host's memory
   bool operator==(const OptimConfig&) const = default;
 };

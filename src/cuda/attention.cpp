@@ -35,7 +35,7 @@ void check_dtypes(const char* op, const Tensor& qkv, const Tensor& other) {
 // What the tensor family can do for images of out: all of it (images), take the amax that scales wait for, or nothing.
 enum class Share { nothing, amax, images };
 Share share_of_images(const AttentionShape& s, const SourceParams& out, const ImagePair& pair) {
-  if (!tile_serves(out, {&pair, 1})) return Share::nothing;
+  if (!attention_quantizes(s.head_dim) || !tile_serves(out, {&pair, 1})) return Share::nothing;
   switch (scales_await(pair)) {
     case Awaits::nothing: return s.seq_len % 16 == 0 ? Share::images : Share::nothing;
     case Awaits::tile: return s.seq_len % 128 == 0 && s.head_dim % 128 == 0 ? Share::images : Share::nothing;

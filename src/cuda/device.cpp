@@ -71,7 +71,7 @@ Device::Device(int index) {
   info_ = describe(index);
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "make a stream");
   for (Slot& s : slots_) {
-    s.memory = allocate_pinned(this, slot_bytes);
+    check(cudaHostAlloc(&s.memory, slot_bytes, cudaHostAllocDefault), "pin memory of the host for copies");
     check(cudaEventCreateWithFlags(&s.copied, cudaEventDisableTiming), "make an event");
   }
 }
@@ -130,7 +130,10 @@ Graph Device::record(const std::function<void()>& work) {
   cudaGraphExec_t executable = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  check(error, "prepare recorded work");
+  if (error != cudaSuccess) {
+    throw Error(ExitCode::device, fmt::format("cannot prepare a recorded micro-batch: {} ({})", cudaGetErrorString(error), cudaGetErrorName(error)), "run.cuda_graphs",
+                "set it to false, or leave more device memory free");
+  }
   return Graph(executable);
 }
 

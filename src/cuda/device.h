@@ -65,7 +65,7 @@ class Device {
   MemorySource host_memory();
 
   // In stream order. The bytes to copy in are taken before the call returns: they pass through pinned memory, so that neither the host nor the device waits
-  // (a copy from pageable memory may do both). The copy to the host waits for all work before it.
+  // (a copy from pageable memory may do both), unless 16 copies of a MiB at most are on their way. The copy to the host waits for all work before it.
   void copy_in(void* to, const void* from, size_t bytes);
   void copy_out(void* to, const void* from, size_t bytes);
   void copy_inside(void* to, const void* from, size_t bytes);

@@ -13,6 +13,14 @@ namespace octet::cuda {
 namespace {
 
 int64_t maxima_a_part(const SourceParams& s) { return s.rows + s.cols + 2; }
+// Whether scales are made of maxima of more than a tile: by the specs alone, so that plans and steps agree.
+bool awaits_maxima(const QuantizedOut& q) {
+  for (const QuantSpec* s : {&q.row_spec, &q.col_spec}) {
+    const bool in_tile = s->block_cols == 128 && (s->block_rows == 1 || s->block_rows == 128);
+    if (s->quantized() && !s->stored_scale() && !in_tile) return true;
+  }
+  return false;
+}
 StatisticsParams statistics_of(const QuantTarget& t) { return {t.amax, t.nonfinite, t.row_health, t.col_health}; }
 
 }  // namespace
@@ -131,10 +139,17 @@ void swiglu_quantize(Ctx& ctx, const Tensor& gate_up, const Tensor& y, const Qua
 }
 
 void swiglu_backward(Ctx& ctx, const Tensor& dy, const Tensor& gate_up, const Tensor& d_gate_up, const QuantizedOut& gate_images, const QuantizedOut& up_images) {
-  if (!gate_images.wanted()) {
-    if (ctx.planning() || dy.elements() == 0) return;
-    launch_swiglu_backward(ctx.cuda().stream(), gate_up.dtype == Dtype::f32, dy.data, gate_up.data, d_gate_up.data, dy.rows(), dy.cols());
-    return;
+  // Where maxima are needed first, tiles would compute everything twice: exponentials of both halves in both passes take longer than the values' way through memory.
+  const bool by_values = !gate_images.wanted() || awaits_maxima(gate_images) || awaits_maxima(up_images);
+  if (by_values) {
+    Arena::Scope scope(ctx.scratch());
+    const Tensor values = d_gate_up.shape.rank() ? d_gate_up : ctx.scratch().alloc(gate_up.dtype, gate_up.shape);
+    if (!ctx.planning() && dy.elements() != 0) {
+      launch_swiglu_backward(ctx.cuda().stream(), gate_up.dtype == Dtype::f32, dy.data, gate_up.data, values.data, dy.rows(), dy.cols());
+    }
+    if (!gate_images.wanted()) return;
+    quantize(ctx, MatrixView(values).columns(0, dy.cols()), gate_images);
+    return quantize(ctx, MatrixView(values).columns(dy.cols(), dy.cols()), up_images);
   }
   SourceParams s = plain_source(gate_up);
   s.kind = SourceKind::swiglu_grad;

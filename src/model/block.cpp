@@ -116,7 +116,7 @@ void Block::mlp_forward(const Pass& pass, const TokenGeometry& t, const Tensor& 
   gate_up_.forward(pass, s.gate_up_in, s.gate_up);
   s.down_in = swiglu_input(with_temporary_results(pass, recompute_.swiglu), s.gate_up);
   down_.forward(pass, s.down_in, m);
-  if (recompute_.swiglu_fp8) keep_gate_up(pass, s);
+  if (recompute_.swiglu_fp8 && pass.backward) keep_gate_up(pass, s);
 }
 
 void Block::forward(const Pass& outer, const TokenGeometry& t, const Tensor& x, const Tensor& delta, BlockSaved& s, const Tensor& m) const {

@@ -150,7 +150,7 @@ void Model::refresh_weights(Ctx& ctx, QuantRegistry& quant) {
   for (const auto& p : params_) {
     if (p->master.shape.rank() != 0 && p->working.dtype == Dtype::bf16) ops::cast_weights(ctx, p->master, p->working);
   }
-  for (Linear* l : linears()) l->refresh_images(ctx, quant, false);
+  refresh_images(ctx, quant, false);
 }
 
 WeightImages Model::early_images(QuantRegistry& quant, int64_t step) const {
@@ -159,8 +159,8 @@ WeightImages Model::early_images(QuantRegistry& quant, int64_t step) const {
   return images;
 }
 
-void Model::refresh_other_images(Ctx& ctx, QuantRegistry& quant) {
-  for (Linear* l : linears()) l->refresh_images(ctx, quant, true);
+void Model::refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early) {
+  for (Linear* l : linears()) l->refresh_images(ctx, quant, without_early);
 }
 
 void Model::count_images(QuantRegistry& quant) const {
@@ -209,6 +209,7 @@ void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, const float* 
 }
 
 void Model::evaluate(Pass& pass, const TokenBatch& batch) {
+  pass.backward = false;
   Arena::Scope scope(pass.saved);
   const Dtype dtype = policy_.base().compute;
   const TokenGeometry t = geometry(batch);

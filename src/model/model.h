@@ -42,9 +42,10 @@ class Model {
   void clear_states(Ctx& ctx);
   // Working copies and images from the masters; after initialization and loading.
   void refresh_weights(Ctx& ctx, QuantRegistry& quant);
-  // The images that the optimizer's pass at the end of a step may make for step `step`, and, when that step has begun in the registry, the others.
+  // The images that the optimizer's pass at the end of a step may make for step `step`.
   WeightImages early_images(QuantRegistry& quant, int64_t step) const;
-  void refresh_other_images(Ctx& ctx, QuantRegistry& quant);
+  // Images alone, after the optimizer has written the working copies; without_early: but those, of the step that the registry is in.
+  void refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early);
 
   void count_images(QuantRegistry& quant) const;
 

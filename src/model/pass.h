@@ -12,6 +12,7 @@ struct Pass {
   Arena& saved;               // activations kept from forward to backward
   double* loss_sums = nullptr;   // [2] in the memory of the device: sums over valid tokens of cross-entropy and of z-loss, added to
   bool statistics = true;     // stage amaxes and count; off for validation and for recomputation
+  bool backward = true;       // one follows, which reads what is kept
   Dump* dump = nullptr;
   int64_t micro_batch = 0;    // of the step, from 0: the first one's weight gradients are written, the others' added (Model::zero_gradients)
 
@@ -23,7 +24,7 @@ struct Pass {
   bool dumps(const std::string& module) const { return dump && dump->wants(module); }
   bool writes_dump(const std::string& module) const { return dumps(module) && !ctx.planning(); }
   // The same traversal keeping its results elsewhere.
-  Pass with_saved(Arena& arena) const { return {ctx, quant, arena, loss_sums, statistics, dump, micro_batch}; }
+  Pass with_saved(Arena& arena) const { return {ctx, quant, arena, loss_sums, statistics, backward, dump, micro_batch}; }
   // The same traversal while recomputing: results are identical, nothing is counted or dumped twice, and memory is temporary.
   Pass recomputing() const {
     Pass p = with_saved(ctx.scratch());

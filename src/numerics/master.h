@@ -19,8 +19,8 @@ OCTET_HD inline float resolve_tie(float w) {
   return (u & 0x1FFFFu) == 0x8000u ? float_from_bits(u - 1) : w;
 }
 
-// w: resolved.
-OCTET_HD inline SplitMaster split_master(float w) { return {to_bf16(w), static_cast<uint16_t>(bits_of(w) & 0xFFFFu)}; }
+// w: resolved. Of a NaN nothing but that it is one: CPU and GPU make NaNs of other bits.
+OCTET_HD inline SplitMaster split_master(float w) { return {to_bf16(w), static_cast<uint16_t>(w != w ? 0u : bits_of(w) & 0xFFFFu)}; }
 
 OCTET_HD inline float join_master(bf16 weight, uint16_t remainder) {
   const uint32_t upper = static_cast<uint32_t>(weight.bits) - (remainder >= 0x8000u ? 1u : 0u);

@@ -23,7 +23,7 @@ bool given(const Tensor& t) { return t.shape.rank() != 0; }
 Tolerance of_product(const Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, Accumulate accumulate) {
   bool coarse = accumulate == Accumulate::fast && terms.front().a.quantized();
   for (const GemmTerm& t : terms) coarse |= !cuda::why_emulated(cuda::problem_of(t, out, 0.0f, accumulate, {}), ctx.capability).empty();
-  return rounded(coarse ? 5e-3 : out.dtype == Dtype::bf16 ? 2e-3 : 1e-3);
+  return rounded(coarse ? 5e-3 : out.dtype == Dtype::bf16 || terms.front().a.quantized() ? 2e-3 : 1e-3);
 }
 
 Mirrored<QkNorm> mirrored(Mirror& m, const QkNorm& n, bool backward) {

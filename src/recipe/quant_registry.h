@@ -64,7 +64,7 @@ class QuantRegistry {
   std::vector<Mirror> to_device();
   std::vector<Mirror> from_device();
 
-  // Valid until the next begin_step().
+  // Valid for as long as work() stays the same.
   QuantTarget target(int site);
   // Without statistics: validation and recomputation must not touch histories or counts.
   QuantTarget silent_target(int site);

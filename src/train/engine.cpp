@@ -203,7 +203,8 @@ void Engine::update(Ctx& ctx, double lr, int64_t step) {
     ops::decide_step(ctx, {scalars_.loss_sums, scalars_.squares, static_cast<int64_t>(model_->params().size()), first.nonfinite, quant_.sites(), config_.optim.clip_norm}, scalars_.outcome);
   }
   Span span(ctx.tracer, "optimizer", "");
-  adamw_update(ctx, model_->params(), config_.optim, lr, updates_ + 1, scalars_.outcome ? &scalars_.outcome->control : nullptr, model_->early_images(quant_, step + 1));
+  adamw_update(ctx, model_->params(), config_.optim, lr, updates_ + 1, scalars_.outcome ? &scalars_.outcome->control : nullptr,
+               config_.optim.fused_images ? model_->early_images(quant_, step + 1) : WeightImages());
 }
 
 Engine::StepScalars Engine::read_scalars() {
@@ -293,7 +294,7 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
   quant_.begin_step(step + 1);
   push_quant_state();
   set_work({static_cast<uint64_t>(step) + 1, 0});
-  model_->refresh_other_images(ctx, quant_);
+  model_->refresh_images(ctx, quant_, config_.optim.fused_images);
   return r;
 }
 

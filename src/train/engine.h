@@ -23,7 +23,7 @@
 
 namespace octet {
 
-// Bytes by purpose, from a dry run of the step and of validation over counting arenas. Of the device, except `batches`.
+// Bytes by purpose, from a dry run of the step and of validation over counting arenas. Of the device, except `batches` and `offloaded`.
 struct MemoryPlan {
   DeviceKind device = DeviceKind::cpu;
   size_t master = 0, moments = 0, gradients = 0, working = 0;  // parameters; master: FP32 values, or the remainders below `working`

@@ -178,6 +178,11 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
 std::string dump_modules(const RunConfig& config, const TrainOptions& options) {
   const auto request = parse_dump_request(options.dump);
   if (!request) return {};
+  const auto& again = config.recompute.modules;
+  if (config.recompute.swiglu_inputs == "fp8" && std::find(again.begin(), again.end(), "swiglu") != again.end()) {
+    throw Error(ExitCode::config, "weight gradients read an input that backward makes again of rounded values, and a dump has forward's", "--dump",
+                "set recompute.swiglu_inputs to \"bf16\", or take \"swiglu\" from recompute.modules");
+  }
   if (request->step > config.run.steps) throw Error(ExitCode::config, fmt::format("step {} of a run of {} steps", request->step, config.run.steps), "--dump", "give a step of the run");
   QuantRegistry quant;
   const std::vector<std::string> paths = Model(config, quant).module_paths();
@@ -206,6 +211,14 @@ ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
   for (const std::string& note : engine.model().precision().base().notes) fmt::print("warning: {}\n", note);
   fmt::print("FLOPs a token (model_causal): {}\n", human_count(flops_per_token(config.model, config.data.seq_len)));
   return ExitCode::ok;
+}
+
+void prepare_products(const RunConfig& config, Engine& engine, StartingPoint& start, Console& console) {
+  if (config.run.gemm_choice != "timed") start.products.clear();
+  const ProductTiming products = engine.prepare_products(start.products);
+  console.message(fmt::format("matrix products: {} timed, {} as the checkpoint has them{}; device memory in use: {} of {}", products.timed, start.products.size(),
+                              products.too_large ? fmt::format(", {} too large to be timed", products.too_large) : std::string(), human_bytes(engine.machine().memory_use().used),
+                              human_bytes(engine.machine().memory_use().total)));
 }
 
 }  // namespace
@@ -282,13 +295,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   const int cores = std::min(engine.machine().pool().threads(), usable_cores());
   const double peak = on_cpu ? core_gflops * 1e9 * cores : engine.machine().peak_flops();
   announce(config, engine, data, start, peak, console, metrics);
-  if (!on_cpu) {
-    if (config.run.gemm_choice != "timed") start.products.clear();
-    const ProductTiming products = engine.prepare_products(start.products);
-    console.message(fmt::format("matrix products: {} timed, {} as the checkpoint has them{}; device memory in use: {} of {}", products.timed, start.products.size(),
-                                products.too_large ? fmt::format(", {} too large to be timed", products.too_large) : std::string(), human_bytes(engine.machine().memory_use().used),
-                                human_bytes(engine.machine().memory_use().total)));
-  }
+  if (!on_cpu) prepare_products(config, engine, start, console);
   return TrainLoop(config, options, resolved, engine, data, run_dir, console, metrics, start.state, peak).run();
 }
 

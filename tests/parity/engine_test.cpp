@@ -152,12 +152,20 @@ TEST(engine_parity, recorded_micro_batches_have_the_same_bits) {
     const bool delayed = c.precision.recipe == "delayed";
     c.precision.calibration_steps = delayed ? 1 : 0;
     c.log.stats_interval = delayed ? 0 : 2;
-    const int64_t steps = delayed ? 4 : 5;   // those that calibrate or gather statistics are another kind
+    const int64_t steps = delayed ? 5 : 7;   // those that calibrate or gather statistics are another kind
     c.run.cuda_graphs = false;
-    Engine plain(c);
+    Engine plain(c, Engine::Memory::plain, "layers.1.*");
     c.run.cuda_graphs = true;
-    Engine recording(c, Engine::Memory::poisoned);
-    EXPECT_EQ(losses(recording, c, 0, steps), losses(plain, c, 0, steps)) << recipe;
+    Engine recording(c, Engine::Memory::poisoned, "layers.1.*");
+    // Validations and dumps come between, and use the same memory.
+    for (int64_t s = 0; s < steps; ++s) {
+      Dump dumps[2] = {Dump("layers.1.*", plain.machine()), Dump("layers.1.*", recording.machine())};
+      const bool dumped = s == 3;
+      EXPECT_EQ(recording.step(random_step(c, s), s, dumped ? &dumps[1] : nullptr).loss, plain.step(random_step(c, s), s, dumped ? &dumps[0] : nullptr).loss) << recipe << " " << s;
+      if (s == 2) {
+        EXPECT_EQ(recording.evaluate(random_step(c, 9).micro), plain.evaluate(random_step(c, 9).micro)) << recipe;
+      }
+    }
     EXPECT_EQ(states(recording), states(plain)) << recipe;
     EXPECT_EQ(plain.recordings(), 0u);
     EXPECT_EQ(recording.recordings(), delayed ? 2u : 4u) << recipe << ": first and later micro-batches, with statistics and without";
@@ -210,6 +218,17 @@ TEST(engine_parity, offloaded_states_have_the_same_bits) {
     EXPECT_LE(a.offloaded, wanted + wanted / 4) << recipe << ": rounded to 256 bytes a tensor";
     EXPECT_LE(a.total() + wanted, b.total()) << recipe;
     EXPECT_EQ(b.offloaded, 0u);
+  }
+}
+
+TEST(engine_parity, fused_images_have_the_same_bits) {
+  for (const char* recipe : {"tensorwise", "blockwise"}) {
+    RunConfig c = config(recipe, "cuda");
+    Engine plain(c);
+    c.optim.fused_images = true;
+    Engine fused(c, Engine::Memory::poisoned);
+    EXPECT_EQ(losses(fused, c, 0, 3), losses(plain, c, 0, 3)) << recipe;
+    EXPECT_EQ(states(fused), states(plain)) << recipe;
   }
 }
 

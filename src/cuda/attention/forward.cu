@@ -4,8 +4,8 @@
 // first (blockIdx.y counts query tiles from the end), all heads of a query tile beside each other, so that the CTAs that run at a time share the keys of a
 // group through L2 and the last wave is made of short ones.
 //
-// Registers a thread and shared memory a CTA (nvcc 13.0, sm_90a; nothing is spilled): d 64: 230, 54 KiB; d 128: 255, 102 KiB; two CTAs of 4 warps an SM.
-// d 192, 256: 224, 244 registers, 150, 198 KiB, one CTA of 8 warps. The tile of a warp at d 128 is 256 products and 80 loads of matrices: for the four warps
+// Registers a thread and shared memory a CTA (nvcc 13.0, sm_90a): d 64: 246, 54 KiB; d 128: 255, 102 KiB; two CTAs of 4 warps an SM. d 192, 256: 213, 254
+// registers, 150, 198 KiB, one CTA of 8 warps. Nothing is spilled; with images d 128 would spill 64 bytes in the loop over keys. The tile of a warp at d 128 is 256 products and 80 loads of matrices: for the four warps
 // of a CTA 1280 cycles of shared memory, 256 more to fill it, beside about 1470 of the tensor cores. Neither can gain much alone.
 #include "cuda/attention/tile.cuh"
 #include "cuda/kernels/quantize_tile.cuh"
@@ -15,6 +15,10 @@ namespace octet::cuda {
 namespace {
 
 constexpr int query_tile = 128, key_tile = 64;
+
+// Whether out's images or amax can be taken along.
+template <int D>
+constexpr bool quantizes = D != 128;
 
 template <int D>
 struct Plan {
@@ -178,6 +182,9 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_
 
 bool tensor_attention_serves(const AttentionShape& s) { return !s.wide && s.head_dim % 16 == 0 && s.head_dim <= 256; }
 
+bool attention_quantizes(int head_dim) {
+  return with_padded_head_dim(head_dim, [](auto padded) { return quantizes<decltype(padded)::d>; });
+}
 size_t attention_shared_bytes(int head_dim) {
   return with_padded_head_dim(head_dim, [](auto padded) { return Plan<decltype(padded)::d>::shared; });
 }
@@ -186,7 +193,10 @@ void launch_attention(cudaStream_t stream, const AttentionForward& p) {
   with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
     constexpr int d = decltype(padded)::d;
     using P = Plan<d>;
-    auto* kernel = p.amax || p.writes_images() ? attention_forward<d, true> : attention_forward<d, false>;
+    auto* kernel = attention_forward<d, false>;
+    if constexpr (quantizes<d>) {
+      if (p.amax || p.writes_images()) kernel = attention_forward<d, true>;
+    }
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of attention");
     const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
     launch("attention", stream, kernel, grid, P::threads, P::shared, p, scale_of(p.shape));

@@ -50,6 +50,8 @@ struct AttentionBackward {
 };
 
 bool tensor_attention_serves(const AttentionShape& shape);
+// Whether the tensor family's forward can take amax or images along: at head_dim 97 to 128 its registers are full, and it would spill in the loop over keys.
+bool attention_quantizes(int head_dim);
 // Shared memory that a CTA of the tensor family needs, bytes: 56 KiB and less up to head_dim 64. Compute capabilities 8.9 and 12.x have 99 KiB: more
 // than the forward needs up to head_dim 96, less than it needs from 128 on and backward from 96 on.
 size_t attention_shared_bytes(int head_dim);

@@ -305,4 +305,35 @@ TEST(registry, misuse_is_an_internal_error) {
   EXPECT_FALSE(q.has_state());
 }
 
+// Images made at the end of a step for the next one.
+TEST(registry, early_images_count_for_the_step_that_reads_them) {
+  QuantRegistry q;
+  q.set_health({4, {"a"}});
+  const QuantSpec current = block_spec(Dtype::e4m3, 128, 128);
+  QuantSpec delayed = block_spec(Dtype::e4m3, 0, 0), stochastic = current;
+  delayed.scaling = Scaling::delayed;
+  stochastic.rounding = Rounding::stochastic;
+  const int w = q.add("a/w", Role::w, current, current), other = q.add("b/w", Role::w, current, current), stored = q.add("a/v/w", Role::w, delayed, delayed),
+            random = q.add("a/u/w", Role::w, current, stochastic), x = q.add("a/x", Role::x, current, current);
+  for (int64_t step = 0; step < 8; ++step) {
+    EXPECT_EQ(q.made_early(w, step), step % 4 != 3) << "statistics of step number 4 and 8";
+    EXPECT_TRUE(q.made_early(other, step)) << "none of b are gathered";
+    for (const int site : {stored, random, x}) EXPECT_FALSE(q.made_early(site, step)) << site;
+  }
+  q.begin_step(0);
+  *q.early_target(w).amax = 7.0f;
+  *q.early_target(w).nonfinite = 3;
+  *q.target(w).amax = 2.0f;
+  EXPECT_EQ(*q.target(w).amax, 2.0f);
+  EXPECT_EQ(q.nonfinite(), 0);
+  EXPECT_EQ(q.early_target(w).site_hash, q.target(w).site_hash);
+  q.begin_step(1);
+  EXPECT_EQ(*q.target(w).amax, 7.0f);
+  EXPECT_EQ(q.nonfinite(), 3);
+  EXPECT_EQ(q.first_nonfinite_site(), "a/w");
+  q.begin_step(2);
+  EXPECT_EQ(*q.target(w).amax, 0.0f);
+  EXPECT_EQ(q.nonfinite(), 0);
+}
+
 }  // namespace
