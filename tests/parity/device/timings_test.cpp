@@ -25,6 +25,9 @@ class Timings : public ::testing::Test {
   Timings() : memory_(size_t{12} << 30, device_.memory(), false), scratch_(size_t{4} << 30, device_.memory(), false) {
     cudaEventCreate(&begin_);
     cudaEventCreate(&end_);
+    key_ = memory_.alloc_array<StepKey>(1);
+    const StepKey key;
+    device_.copy_in(key_, &key, sizeof key);
   }
   ~Timings() override {
     cudaEventDestroy(begin_);
@@ -47,6 +50,7 @@ class Timings : public ::testing::Test {
   // Median over rounds of the time of one call.
   double ms(const std::function<void(Ctx&)>& op, int calls = 5) {
     Ctx ctx(&device_, pool_, scratch_);
+    ctx.key = key_;
     op(ctx);
     op(ctx);
     std::vector<float> times;
@@ -78,6 +82,7 @@ class Timings : public ::testing::Test {
   cuda::Device device_{0};
   ThreadPool pool_{1};
   Arena memory_, scratch_;
+  StepKey* key_ = nullptr;   // of stochastic rounding
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   double copy_rate_ = 0;
 };
@@ -151,8 +156,11 @@ TEST_F(Timings, memory_bound) {
     return t;
   };
   const AdamwTensors state{{}, matrix(lower), matrix(first), matrix(second), matrix(grad), matrix(copy)};
-  QuantizedOut images{line, line, alloc_image(memory_, line, weights / side, side, false, ImageLayout::gemm), alloc_image(memory_, line, weights / side, side, true, ImageLayout::gemm), {}};
-  bytes("AdamW, halves, BF16 moments, 1x128 images", static_cast<double>(weights) * 22, [&](Ctx& ctx) { cuda::adamw(ctx, state, step, 0, control, images); }, 0.4);
+  for (const Kind& k : {Kind{"128x128", square, square}, {"tensor, current", tensor, tensor}}) {
+    const QuantizedOut images{k.row, k.col, alloc_image(memory_, k.row, weights / side, side, false, ImageLayout::gemm), alloc_image(memory_, k.col, weights / side, side, true, ImageLayout::gemm), {}};
+    const double reads_again = k.row.per_tensor() ? 2 : 0;
+    bytes(fmt::format("AdamW, halves, BF16 moments, images {}", k.name), static_cast<double>(weights) * (22 + reads_again), [&](Ctx& ctx) { cuda::adamw(ctx, state, step, 0, control, images); }, 0.4);
+  }
 }
 
 // FLOP of the causal half: 4 S^2 d a head forward, 10 S^2 d backward, halved.
