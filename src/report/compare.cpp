@@ -168,6 +168,9 @@ void note_run(const RunMetrics& run, const RunMetrics& baseline, int64_t tokens,
     notes.push_back(fmt::format("{}: ends at {} tokens, its baseline {} at {}; compared at {} tokens, which both have", run.name, have,
                                 baseline.name, full, tokens));
   }
+  if (!run.data.empty() && !baseline.data.empty() && run.data != baseline.data) {
+    notes.push_back(fmt::format("{}: trained on other token files ({}) than its baseline {} ({}): the two are no pair, whatever their paths say", run.name, run.data, baseline.name, baseline.data));
+  }
   double elements = 0;
   for (const auto& item : run.quantized) elements += item.second;
   const bool high_precision = run.recipe == "bf16" || run.recipe == "fp32";

@@ -160,6 +160,7 @@ void RunCollector::add_event(const json& line, const std::string& where) {
   } else if (event == "nonfinite") {
     non_finite_.insert(count_of(line, "step", true, where));
   }
+  if (event == "start" && line.contains("data")) run_.data = line["data"].dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 1000);
   if (event == "summary" || event == "start" || event == "checkpoint" || event == "dump") return;  // what every run does
   const auto step = line.find("step");
   keep_event({step != line.end() && step->is_number_unsigned() ? count_of(line, "step", true, where) : -1, event, event_detail(line)});

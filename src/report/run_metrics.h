@@ -43,6 +43,7 @@ struct RunMetrics {
   std::optional<uint64_t> seed;              // run.seed
   std::optional<int64_t> tokens_per_step;    // batch.global * data.seq_len
   nlohmann::json config;                     // resolved config; null when there is none
+  std::string data;                          // JSON text of the training sources' sizes, from the last event "start"; empty when it has none
   std::vector<TrainPoint> train;             // steps and tokens strictly increase
   std::vector<ValidPoint> valid;
   bool non_finite_after_end = false;         // an event "nonfinite" names a step after the last train line

@@ -155,6 +155,8 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
   for (const ConfigChange& c : start.changes) {
     metrics.event("config_change", {{"path", c.path}, {"was", c.before}, {"is", c.now}, {"class", c.on_resume == OnResume::free ? "free" : c.allowed ? "allowed" : "warning"}});
   }
+  nlohmann::json sources = nlohmann::json::array();
+  for (size_t k = 0; k < data.sources(); ++k) sources.push_back({{"tokens", data.train(k).set().tokens()}, {"sequences", data.train(k).set().sequences()}});
   metrics.event("start", {{"code_version", version},
                           {"step", start.state.step},
                           {"resumed_from", from},
@@ -164,7 +166,8 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
                           {"parameters", engine.model().parameter_count()},
                           {"device", engine.machine().name()},
                           {"threads", engine.machine().pool().threads()},
-                          {"memory_bytes", engine.memory().total()}});
+                          {"memory_bytes", engine.memory().total()},
+                          {"data", sources}});
   if (const auto watched = engine.quant().health(); !watched.empty()) metrics.event("stats_sites", {{"sites", health_sites(watched)}});
   if (start.checkpoint) console.message(fmt::format("resumed from {} at step {}", from, start.state.step));
   if (start.new_order) {

@@ -333,6 +333,18 @@ TEST(Compare, ConfoundersAndSilentFallbacksAreNoted) {
   EXPECT_EQ(c.notes[2], "a: differs from its baseline in batch.global, so the gap is not the recipe's alone");
 }
 
+TEST(Compare, OtherTokenFilesAreNoted) {
+  CompareInput input;
+  input.runs = {run("bf16", 1), run("a", 1)};
+  input.runs[0].data = R"([{"sequences":44101,"tokens":245127577}])";
+  EXPECT_TRUE(compare(input, {}).notes.empty()) << "an older run does not say";
+  input.runs[1].data = input.runs[0].data;
+  EXPECT_TRUE(compare(input, {}).notes.empty());
+  input.runs[1].data = R"([{"sequences":44101,"tokens":245125314}])";
+  EXPECT_EQ(compare(input, {}).notes, std::vector<std::string>{
+      R"(a-1: trained on other token files ([{"sequences":44101,"tokens":245125314}]) than its baseline bf16-1 ([{"sequences":44101,"tokens":245127577}]): the two are no pair, whatever their paths say)"});
+}
+
 TEST(Compare, ALongerRunAndABadlyEndedBaselineAreNoted) {
   RunShape base = shape("bf16", 1), longer = shape("a", 1, 0.1);
   base.steps = 120;

@@ -211,4 +211,15 @@ TEST(FlattenConfig, DottedKeys) {
 }
 
 }  // namespace
+TEST(ReadRun, TheDataOfTheLastStartCounts) {
+  TempDir dir;
+  write_text(dir / "metrics.jsonl",
+             R"({"kind":"event","event":"start","data":[{"tokens":7,"sequences":2}]}
+{"kind":"train","step":1,"tokens":4,"loss":2.5}
+{"kind":"event","event":"start","data":[{"tokens":9,"sequences":2}]}
+{"kind":"train","step":2,"tokens":8,"loss":2.4}
+)");
+  EXPECT_EQ(read_run(dir.path()).data, R"([{"sequences":2,"tokens":9}])");
+}
+
 }  // namespace octet::report
