@@ -84,6 +84,12 @@ class Contract(Sandbox):
             self.assert_one_line(result, CONFIG, "--dump")
             self.assertFalse((self.folder / "run").exists())
 
+    def test_a_dump_of_an_input_that_backward_makes_differently_is_refused(self):
+        config = self.config(recompute={"modules": ["swiglu"], "swiglu_inputs": "fp8"})
+        result = octet("train", "--config", config, "--run-dir", self.folder / "run", "--dump", "2:*")
+        self.assert_one_line(result, CONFIG, "--dump", "recompute.swiglu_inputs")
+        self.assertFalse((self.folder / "run").exists())
+
     def test_dumps_of_a_quantized_tied_head_pass_the_checker(self):
         for name, precision in (("tied", {"recipe": "mxfp8", "head": "fp8"}), ("mixed", {"recipe": "delayed", "dgrad": "bf16", "head": "fp8"})):
             with self.subTest(name):
