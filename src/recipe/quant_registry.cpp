@@ -133,6 +133,14 @@ void QuantRegistry::begin_step(int64_t step) {
 
 void QuantRegistry::count(int site, Dtype format, int64_t n) { elements_[static_cast<size_t>(sites_[static_cast<size_t>(site)].role)][static_cast<size_t>(format)] += n; }
 
+QuantRegistry::Counts QuantRegistry::counted_since(const Counts& before) const {
+  Counts more = elements_;
+  for (size_t r = 0; r < more.size(); ++r) {
+    for (size_t f = 0; f < more[r].size(); ++f) more[r][f] -= before[r][f];
+  }
+  return more;
+}
+
 void QuantRegistry::add(const Counts& counts) {
   for (size_t r = 0; r < counts.size(); ++r) {
     for (size_t f = 0; f < counts[r].size(); ++f) elements_[r][f] += counts[r][f];

@@ -82,6 +82,7 @@ class QuantRegistry {
   // Elements by role and format. Work that is recorded counts once: whoever does it again adds what it counted.
   using Counts = std::array<std::array<int64_t, 16>, 3>;
   const Counts& counts() const { return elements_; }
+  Counts counted_since(const Counts& before) const;
   void add(const Counts& counts);
   // Updates histories and scales from the staged amaxes: delayed sites, and static ones while they calibrate.
   void update_scales();

@@ -240,10 +240,7 @@ void Engine::train_micro_batch(Pass& pass, const TokenBatch& tokens) {
     const QuantRegistry::Counts before = quant_.counts();
     batch.recording = machine_.record(work);
     ++recordings_;
-    batch.counts = quant_.counts();
-    for (size_t r = 0; r < before.size(); ++r) {
-      for (size_t f = 0; f < before[r].size(); ++f) batch.counts[r][f] -= before[r][f];
-    }
+    batch.counts = quant_.counted_since(before);
   }
   machine_.run(batch.recording);
 }

@@ -5,8 +5,8 @@
 // group through L2 and the last wave is made of short ones.
 //
 // Registers a thread and shared memory a CTA (nvcc 13.0, sm_90a): d 64: 246, 54 KiB; d 128: 255, 102 KiB; two CTAs of 4 warps an SM. d 192, 256: 213, 254
-// registers, 150, 198 KiB, one CTA of 8 warps. Nothing is spilled; with images d 128 would spill 64 bytes in the loop over keys. The tile of a warp at d 128 is 256 products and 80 loads of matrices: for the four warps
-// of a CTA 1280 cycles of shared memory, 256 more to fill it, beside about 1470 of the tensor cores. Neither can gain much alone.
+// registers, 150, 198 KiB, one CTA of 8 warps. Nothing is spilled; with images d 128 would spill 64 bytes in the loop over keys.
+// The tile of a warp at d 128 is 256 products and 80 loads of matrices: for the four warps of a CTA 1280 cycles of shared memory, 256 more to fill it, beside about 1470 of the tensor cores. Neither can gain much alone.
 #include "cuda/attention/tile.cuh"
 #include "cuda/kernels/quantize_tile.cuh"
 #include "cuda/launch.h"
