@@ -6,10 +6,12 @@
 
 namespace octet {
 
-enum class Dtype : uint8_t { f32, bf16, i32, u8, e4m3, e5m2, e3m2, e2m3, e2m1, e8m0, u16 };
+enum class Dtype : uint8_t { f32, bf16, i32, u8, e4m3, e5m2, e3m2, e2m3, e2m1, e8m0, u16, f64, i64 };
 
 constexpr size_t size_bytes(Dtype d) {
   switch (d) {
+    case Dtype::f64:
+    case Dtype::i64: return 8;
     case Dtype::f32:
     case Dtype::i32: return 4;
     case Dtype::bf16:
@@ -19,7 +21,7 @@ constexpr size_t size_bytes(Dtype d) {
 }
 
 constexpr std::string_view name(Dtype d) {
-  constexpr std::string_view names[] = {"f32", "bf16", "i32", "u8", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e8m0", "u16"};
+  constexpr std::string_view names[] = {"f32", "bf16", "i32", "u8", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e8m0", "u16", "f64", "i64"};
   return names[static_cast<size_t>(d)];
 }
 

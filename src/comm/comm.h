@@ -1,0 +1,79 @@
+// Comm: collective operations of a named group of ranks.
+//
+// Every member calls the same operations with the same sizes in the same order. An operation is started, runs beside what the caller does next, and is finished
+// by wait(); until then its memory belongs to it. Operations of one group run one behind the other, those of different groups independently. All work in
+// place, on dense memory of the place that the backend serves: the host's, or a GPU's.
+//
+// Sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., in the tensor's own type, and once for all members: `local` and `mpi` give the same bits, on every rank.
+// NCCL's order is its own, the same whenever the layout is.
+//
+// Backends: local (threads of a process: tests), mpi (host buffers; also carries a GPU's by staging), nccl. Each operation has a deadline (World::Options): a rank
+// that waits longer ends its process with ExitCode::deadline and a message that names rank, group, operation and sequence number, since a group that lost a
+// member can not be repaired from within. A lost transport ends it with ExitCode::device.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace octet {
+
+enum class Reduce : uint8_t { sum, max };
+
+// A tensor cut into one piece a rank, in their order: rank r has the elements [begin[r], begin[r + 1]), possibly none.
+struct Pieces {
+  std::vector<int64_t> begin;   // size() + 1 numbers from 0 to the tensor's elements
+  int64_t first(int rank) const { return begin[static_cast<size_t>(rank)]; }
+  int64_t count(int rank) const { return begin[static_cast<size_t>(rank) + 1] - first(rank); }
+};
+
+// What a member sent, by operation and element type: calls, and bytes that left this rank for others (a sum of pieces: what its algorithm sends,
+// (n - 1) / n of the tensor for a gather or a reduce-scatter, twice that for an all-reduce).
+struct Traffic {
+  int64_t calls = 0, bytes = 0;
+};
+using TrafficTable = std::map<std::pair<std::string, Dtype>, Traffic>;   // ("all_gather", f8e4m3)
+
+class Comm {
+ public:
+  using Ticket = uint64_t;   // sequence number of an operation in its group, from 1
+
+  virtual ~Comm() = default;
+  const std::string& name() const { return name_; }   // "dp", "tp", ...: in messages and profilers
+  int rank() const { return rank_; }                  // in this group
+  int size() const { return size_; }
+
+  // x = sum or maximum over the ranks of x. sum: f32, f64, i64; max: f32, f64, i64 (NaN is above everything).
+  virtual Ticket all_reduce(const Tensor& x, Reduce op) = 0;
+  // x's own piece = sum over the ranks of it; the other pieces are left undefined. f32.
+  virtual Ticket reduce_scatter(const Tensor& x, const Pieces& pieces) = 0;
+  // Every piece of x = that of the rank it belongs to. Any type; bytes are not looked at.
+  virtual Ticket all_gather(const Tensor& x, const Pieces& pieces) = 0;
+  // x = root's x.
+  virtual Ticket broadcast(const Tensor& x, int root) = 0;
+  // The caller's following work (on a GPU: of its stream) sees the result of the operation and of all before it. Waiting twice is allowed.
+  virtual void wait(Ticket ticket) = 0;
+
+  virtual TrafficTable traffic() const = 0;
+
+ protected:
+  Comm(std::string name, int rank, int size) : name_(std::move(name)), rank_(rank), size_(size) {}
+
+ private:
+  std::string name_;
+  int rank_, size_;
+};
+
+// Every rank's text, by rank; host memory. Waits.
+std::vector<std::string> exchange(Comm& comm, const std::string& mine);
+// The sum or the maximum of one number over the ranks; host memory. Waits.
+int64_t sum_of(Comm& comm, int64_t mine);
+int64_t max_of(Comm& comm, int64_t mine);
+// Returns when every rank has called it.
+void barrier(Comm& comm);
+
+}  // namespace octet

@@ -1,0 +1,53 @@
+// World: the processes of a job, started by mpirun, srun or alone, and how they talk about themselves: launch, groups in host memory, faults.
+//
+// MPI is used by one thread (MPI_THREAD_FUNNELED): the process's first, which run_ranks() keeps; the program proper runs in a second one. Operations are queued to the first, which
+// polls them, so they make progress while the program computes. A process that no launcher started never calls MPI.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "core/error.h"
+
+namespace octet {
+
+class World {
+ public:
+  struct Options {
+    double deadline_s = 60;   // of an operation, from its start on this rank; set_deadline changes it
+  };
+
+  virtual ~World() = default;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // Among the ranks of this machine (of one host name and shared memory), in the order of their ranks.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  // By rank.
+  const std::vector<std::string>& hosts() const { return hosts_; }
+
+  // A group on host memory. Called by every rank in `ranks` (of this world, ascending; the caller is one of them), and by them in the same order. The world outlives its groups.
+  virtual std::unique_ptr<Comm> group(const std::string& name, const std::vector<int>& ranks) = 0;
+  // Of all operations that start from now on.
+  virtual void set_deadline(double seconds) = 0;
+  // Tells every other rank to end, with this code and a line that names this rank and `what`; returns when that is sent or after 2 seconds. For a rank that ends
+  // by an error: the others would otherwise wait for it until their deadline.
+  virtual void poison(ExitCode code, const std::string& what) = 0;
+
+ protected:
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  std::vector<std::string> hosts_;
+};
+
+// Runs program(world) and returns what it returns. Under a launcher: starts MPI, checks that the launcher's number of ranks is MPI's (a binary started by a foreign launcher
+// would otherwise run N times alone), and ends it when all ranks have come back. When `program` throws an Error or returns other than 0 through an exception, poisons the others first and
+// rethrows here. Errors: Error(device) for a launch that can not work, with a hint.
+int run_ranks(const World::Options& options, const std::function<int(World&)>& program);
+
+// n ranks as threads of this process, each with its world: tests. Rethrows the first exception; the other ranks' waiting operations throw Error(device) then
+// instead of ending the process, as does one that passes its deadline. delay_s: every operation takes at least so long (tests of overlap).
+void run_local_ranks(int n, const std::function<void(World&)>& program, double delay_s = 0, const World::Options& options = {});
+
+}  // namespace octet
