@@ -30,10 +30,14 @@ std::vector<float> gradient(Engine& e, size_t param) {
 // Relative L2 difference of a gradient between devices. Operators agree bit for bit or to a rounding of BF16; but a value beside a quantizer's tie falls either
 // way, and the quantizers behind it see that difference, until the two chains of roundings are independent: sqrt(2) times what one chain costs against FP32
 // (E5M2 elements err by 7 % in the mean square, E4M3 by 3.5 %, and the FP6 of the custom recipe by 6 %).
+// Gradients of q_norm and k_norm are sums over all tokens and heads that cancel: what differs is as large where little is left of the sum. In 40 pairs of CPU runs
+// from weights a ten-thousandth apart they differ by up to 1.2e-4, as CPU and H200 do; of a norm of 8e-4 that is 0.15. Delayed is looked at in its second step,
+// behind an update that differs too (AdamW makes whole steps of small gradients whatever their size), which adds a tenth: hence 0.2.
 double gradient_tolerance(const std::string& recipe) {
   if (recipe == "fp32") return 1e-4;
   if (recipe == "bf16") return 0.03;
-  if (recipe == "tensorwise" || recipe == "delayed") return 0.14;
+  if (recipe == "tensorwise") return 0.14;
+  if (recipe == "delayed") return 0.2;
   return recipe == "custom" ? 0.12 : 0.09;
 }
 
