@@ -1,10 +1,12 @@
 // Checkpoint: reading and verifying one checkpoint directory.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "checkpoint/store.h"
 #include "checkpoint/strict_json.h"
+#include "core/check.h"
 #include "core/file_io.h"
 
 namespace octet {
@@ -13,22 +15,54 @@ namespace {
 
 [[noreturn]] void fail(const fs::path& where, std::string what) { throw Error(ExitCode::checkpoint, std::move(what), where.string()); }
 
-// Copies a dense box into its place in the dense global tensor.
-void place_box(const Box& box, const Shape& global, size_t element_bytes, const char* from, char* to) {
-  const int rank = global.rank();
-  const int64_t run = box.shape.cols(), rows = box.shape.rows();
-  for (int64_t row = 0; row < rows; ++row) {
-    int64_t rest = row, at = 0, stride = global.cols();
-    for (int axis = rank - 2; axis >= 0; --axis) {
-      at += (box.offset[axis] + rest % box.shape[axis]) * stride;
-      rest /= box.shape[axis];
-      stride *= global[axis];
+// Where the elements of a dense box lie in the rows [first_row, first_row + rows) of its global tensor, stored alone at `out`.
+class BoxPlace {
+ public:
+  BoxPlace(const Box& box, const Shape& global, int64_t first_row, int64_t rows, size_t element_bytes, char* out)
+      : box_(box), global_(global), first_row_(first_row), element_bytes_(static_cast<int64_t>(element_bytes)), out_(out) {
+    const int rank = global.rank();
+    axis_ = std::max(rank - 1, 0);
+    while (axis_ > 0 && box.shape[axis_] == global[axis_]) --axis_;
+    for (int axis = axis_; axis < rank; ++axis) run_ *= box.shape[axis];
+    if (rank == 0) {
+      end = rows > 0 ? element_bytes : 0;
+      return;
     }
-    at += box.offset[rank - 1];
-    std::memcpy(to + static_cast<size_t>(at) * element_bytes, from + static_cast<size_t>(row * run) * element_bytes,
-                static_cast<size_t>(run) * element_bytes);
+    int64_t row = element_bytes_;
+    for (int axis = 1; axis < rank; ++axis) row *= box.shape[axis];
+    const int64_t from = std::max(first_row, box.offset[0]), to = std::min(first_row + rows, box.offset[0] + box.shape[0]);
+    if (from >= to || row == 0) return;
+    begin = static_cast<uint64_t>((from - box.offset[0]) * row);
+    end = static_cast<uint64_t>((to - box.offset[0]) * row);
   }
-}
+
+  uint64_t begin = 0, end = 0;  // the wanted bytes of the box; equal: none
+
+  // Where byte `at` of the wanted ones belongs, and how many from it on lie one behind the other there as in the box.
+  std::pair<char*, uint64_t> address(uint64_t at) const {
+    const int64_t run_bytes = run_ * element_bytes_, byte = static_cast<int64_t>(at);
+    int64_t rest = byte / run_bytes, element = 0, stride = 1;
+    for (int axis = global_.rank() - 1; axis >= 0; --axis) {
+      int64_t index = box_.offset[axis] - (axis == 0 ? first_row_ : 0);
+      if (axis < axis_) {
+        index += rest % box_.shape[axis];
+        rest /= box_.shape[axis];
+      }
+      element += index * stride;
+      stride *= global_[axis];
+    }
+    const int64_t within = byte % run_bytes;
+    return {out_ + (element * element_bytes_ + within), static_cast<uint64_t>(run_bytes - within)};
+  }
+
+ private:
+  const Box& box_;
+  const Shape& global_;
+  int64_t first_row_, element_bytes_;
+  char* out_;
+  int axis_ = 0;     // the box has the whole of the axes behind this one:
+  int64_t run_ = 1;  // so many of its elements lie one behind the other in the tensor
+};
 
 void check_sum(const fs::path& shard, const Box& box, uint64_t found) {
   if (found != box.checksum) {
@@ -104,25 +138,40 @@ std::vector<NamedTensor> Checkpoint::list() const {
 }
 
 void Checkpoint::read(std::string_view group, std::string_view tensor, Dtype dtype, const Shape& shape, void* out) const {
+  read_rows(group, tensor, dtype, shape, 0, shape.rank() == 0 ? 1 : shape[0], out);
+}
+
+void Checkpoint::read_rows(std::string_view group, std::string_view tensor, Dtype dtype, const Shape& shape, int64_t first_row, int64_t rows,
+                           void* out) const {
   const LogicalTensor* logical = find(group, tensor);
   if (!logical) fail(path_, fmt::format("no tensor {} in group {}", printable(tensor), printable(group)));
   if (logical->dtype != dtype || logical->shape != shape) {
     fail(path_, fmt::format("tensor {} of group {} is {}, {} is expected", printable(tensor), printable(group),
                             describe(logical->dtype, logical->shape), describe(dtype, shape)));
   }
-  std::vector<char> buffer;
+  const int64_t all_rows = shape.rank() == 0 ? 1 : shape[0];
+  OCTET_CHECK(first_row >= 0 && first_row <= all_rows && rows >= 0 && rows <= all_rows - first_row, "rows {} + {} of tensor {}, which has {}", first_row,
+              rows, tensor, all_rows);
   for (const Box& box : logical->boxes) {
+    const BoxPlace box_place(box, shape, first_row, rows, size_bytes(dtype), static_cast<char*>(out));
+    if (box_place.begin == box_place.end && box.shape.elements() > 0) continue;
+    const auto place = [&](uint64_t at, size_t bytes) -> void* {
+      if (at < box_place.begin || at + bytes > box_place.end) return nullptr;
+      const auto [target, run] = box_place.address(at);
+      return run >= bytes ? target : nullptr;
+    };
+    const auto used = [&](uint64_t at, const void* data, size_t bytes) {
+      const char* piece = static_cast<const char*>(data);
+      const uint64_t end = std::min<uint64_t>(at + bytes, box_place.end);
+      for (uint64_t byte = std::max(at, box_place.begin); byte < end;) {
+        const auto [target, run] = box_place.address(byte);
+        const uint64_t n = std::min(run, end - byte);
+        if (target != piece + (byte - at)) std::memcpy(target, piece + (byte - at), static_cast<size_t>(n));
+        byte += n;
+      }
+    };
     const auto& shard = shards_.at(box.file);
-    const size_t bytes = static_cast<size_t>(*tensor_bytes(box.shape, dtype));
-    char* target = static_cast<char*>(out);
-    const bool whole = box.shape == shape;
-    if (!whole) {
-      buffer.resize(bytes);
-      target = buffer.data();
-    }
-    if (bytes > 0) shard.read(box.key, dtype, box.shape, target);
-    check_sum(shard.path(), box, xxh64(target, bytes));
-    if (!whole && bytes > 0) place_box(box, shape, size_bytes(dtype), target, static_cast<char*>(out));
+    check_sum(shard.path(), box, shard.read_pieces(box.key, place, used));
   }
 }
 

@@ -148,8 +148,9 @@ class Reader {
 };
 
 bool overlap(const Box& a, const Box& b) {
-  for (int axis = 0; axis < a.shape.rank(); ++axis) {
-    if (a.offset[axis] + a.shape[axis] <= b.offset[axis] || b.offset[axis] + b.shape[axis] <= a.offset[axis]) return false;
+  if (a.shape.rank() != b.shape.rank()) return false;
+  for (int axis = 0; axis < a.shape.rank(); ++axis) {  // differences of offsets cannot overflow, sums of one and a length could
+    if (a.shape[axis] <= b.offset[axis] - a.offset[axis] || b.shape[axis] <= a.offset[axis] - b.offset[axis]) return false;
   }
   return true;
 }
@@ -161,9 +162,25 @@ bool valid_group_name(std::string_view group) {
   return !group.empty() && group.size() <= 64 && std::all_of(group.begin(), group.end(), allowed);
 }
 
+std::optional<std::pair<size_t, size_t>> overlapping_boxes(const std::vector<Box>& boxes) {
+  std::vector<size_t> filled;
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    if (boxes[i].shape.elements() > 0) filled.push_back(i);
+  }
+  // Sorted along the first axis, only boxes that share rows need be compared.
+  const auto row = [&](size_t i) { return boxes[i].offset.rank() > 0 ? boxes[i].offset[0] : 0; };
+  const auto rows = [&](size_t i) { return boxes[i].shape.rank() > 0 ? boxes[i].shape[0] : 1; };
+  std::stable_sort(filled.begin(), filled.end(), [&](size_t a, size_t b) { return row(a) < row(b); });
+  for (size_t i = 0; i < filled.size(); ++i) {
+    for (size_t j = i + 1; j < filled.size() && row(filled[j]) - row(filled[i]) < rows(filled[i]); ++j) {
+      if (overlap(boxes[filled[i]], boxes[filled[j]])) return std::minmax(filled[i], filled[j]);
+    }
+  }
+  return std::nullopt;
+}
+
 std::string tiling_fault(const Shape& shape, const std::vector<Box>& boxes) {
   const int rank = shape.rank();
-  std::vector<const Box*> filled;
   int64_t covered = 0;  // cannot overflow before the overlap test below has a say: see the running check
   for (const Box& b : boxes) {
     if (b.offset.rank() != rank || b.shape.rank() != rank) return "a box has another number of axes than the tensor";
@@ -172,20 +189,12 @@ std::string tiling_fault(const Shape& shape, const std::vector<Box>& boxes) {
         return fmt::format("box at {} of shape {} sticks out of {}", to_string(b.offset), to_string(b.shape), to_string(shape));
       }
     }
-    if (b.shape.elements() == 0) continue;
     if (__builtin_add_overflow(covered, b.shape.elements(), &covered)) return "boxes overlap";
-    filled.push_back(&b);
   }
   if (covered > shape.elements()) return "boxes overlap";
   if (covered < shape.elements()) return "boxes leave a hole";
-  // Sorted along the first axis, only boxes that share rows need be compared.
-  std::sort(filled.begin(), filled.end(), [](const Box* a, const Box* b) { return a->offset.rank() > 0 && a->offset[0] < b->offset[0]; });
-  for (size_t i = 0; i < filled.size(); ++i) {
-    for (size_t j = i + 1; j < filled.size() && (rank == 0 || filled[j]->offset[0] < filled[i]->offset[0] + filled[i]->shape[0]); ++j) {
-      if (overlap(*filled[i], *filled[j]))
-        return fmt::format("boxes at {} and {} overlap", to_string(filled[i]->offset), to_string(filled[j]->offset));
-    }
-  }
+  if (const auto pair = overlapping_boxes(boxes))
+    return fmt::format("boxes at {} and {} overlap", to_string(boxes[pair->first].offset), to_string(boxes[pair->second].offset));
   return {};
 }
 

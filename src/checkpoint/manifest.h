@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
@@ -47,6 +49,9 @@ Manifest parse_manifest(std::string_view text, const std::string& where);
 
 // The reason why boxes do not tile `shape`, empty when they do.
 std::string tiling_fault(const Shape& shape, const std::vector<Box>& boxes);
+
+// Two boxes with an element in common, as indices in ascending order; boxes without elements and of unequal numbers of axes have none.
+std::optional<std::pair<size_t, size_t>> overlapping_boxes(const std::vector<Box>& boxes);
 
 // [a-z0-9_]+
 bool valid_group_name(std::string_view group);

@@ -346,14 +346,27 @@ void SafetensorsFile::read(std::string_view tensor, Dtype dtype, const Shape& sh
 }
 
 uint64_t SafetensorsFile::checksum(std::string_view tensor) const {
+  return read_pieces(
+      tensor, [](uint64_t, size_t) { return nullptr; }, [](uint64_t, const void*, size_t) {});
+}
+
+uint64_t SafetensorsFile::read_pieces(std::string_view tensor, const std::function<void*(uint64_t at, size_t bytes)>& place,
+                                      const std::function<void(uint64_t at, const void* data, size_t bytes)>& used) const {
   const TensorInfo& info = at(tensor);
   const File file = File::open_for_read(path_, ExitCode::checkpoint);
-  std::vector<char> piece(static_cast<size_t>(std::min<uint64_t>(piece_bytes, info.end - info.begin)));
+  const uint64_t bytes = info.end - info.begin;
+  std::vector<char> buffer;
   Hasher hasher;
-  for (uint64_t offset = info.begin; offset < info.end; offset += piece.size()) {
-    const size_t n = static_cast<size_t>(std::min<uint64_t>(piece.size(), info.end - offset));
-    file.read_exact(piece.data(), n, offset);
-    hasher.update(piece.data(), n);
+  for (uint64_t done = 0; done < bytes; done += piece_bytes) {
+    const size_t n = static_cast<size_t>(std::min<uint64_t>(piece_bytes, bytes - done));
+    void* target = place(done, n);
+    if (!target) {
+      buffer.resize(std::max(buffer.size(), n));
+      target = buffer.data();
+    }
+    file.read_exact(target, n, info.begin + done);
+    hasher.update(target, n);
+    used(done, target, n);
   }
   return hasher.digest();
 }

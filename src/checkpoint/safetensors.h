@@ -78,6 +78,11 @@ class SafetensorsFile {
   // XXH64 of a tensor's bytes, read in pieces.
   uint64_t checksum(std::string_view name) const;
 
+  // Reads a tensor's bytes once, in order, in pieces of a few MiB (whole elements), and returns their XXH64. Piece [at, at + bytes) of the tensor goes to
+  // place(at, bytes), or to a buffer where that is null; used(at, data, bytes) is called when it is there.
+  uint64_t read_pieces(std::string_view name, const std::function<void*(uint64_t at, size_t bytes)>& place,
+                       const std::function<void(uint64_t at, const void* data, size_t bytes)>& used) const;
+
  private:
   const TensorInfo& at(std::string_view name) const;
 

@@ -1,4 +1,5 @@
-// Writing: the commit protocol and retention. Reading is in load.cpp, the choice of a checkpoint in locate.cpp.
+// Writing: the commit protocol, by one rank or by all of a job, and retention. What is written is planned in save_plan.h, how ranks agree is in
+// save_rounds.h; reading is in load.cpp, the choice of a checkpoint in locate.cpp.
 #include "checkpoint/store.h"
 
 #include <fmt/format.h>
@@ -9,11 +10,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cmath>
-#include <map>
+#include <chrono>
+#include <random>
 #include <set>
+#include <thread>
 
-#include "checkpoint/safetensors.h"
+#include "checkpoint/save_plan.h"
+#include "checkpoint/save_rounds.h"
 #include "core/check.h"
 #include "core/file_io.h"
 
@@ -24,104 +27,11 @@ namespace {
 constexpr std::string_view temporary_mark = ".tmp.";
 constexpr std::string_view replaced_suffix = ".replaced";
 
-// transformers refuses files without it.
-SafetensorsMetadata shard_metadata() { return {{"format", "pt"}}; }
-
-struct Shard {
-  std::string group, file;
-  std::vector<TensorBytes> tensors;
-  std::vector<size_t> sources;  // indices into the caller's list
-};
+constexpr const char* nonce_file = "nonce";  // in the temporary directory, until every rank has seen it
 
 fs::path with_suffix(fs::path path, std::string_view suffix) { return path += suffix; }
 
 fs::path temporary_name(const fs::path& path) { return with_suffix(path, fmt::format("{}{}", temporary_mark, ::getpid())); }
-
-const Shape& global_shape(const TensorToSave& t) { return t.global_shape ? *t.global_shape : t.shape; }
-
-Shape offset_of(const TensorToSave& t) {
-  if (t.global_shape) return t.offset;
-  return *make_shape(std::vector<int64_t>(static_cast<size_t>(t.shape.rank()), 0));
-}
-
-// A whole tensor keeps its name in the shard, so that other tools can read it; a box adds its offset.
-std::string shard_key(const TensorToSave& t) {
-  if (!t.global_shape || *t.global_shape == t.shape) return t.name;
-  return fmt::format("{}@{}", t.name, to_string(t.offset));
-}
-
-// What would not come back from JSON as it went in.
-void check_state(const nlohmann::json& value, const std::string& at, int depth = 0) {
-  constexpr int max_depth = 60;  // the reader takes 64, the manifest around the state needs some
-  OCTET_CHECK(depth < max_depth, "checkpoint state is nested deeper than {}", max_depth);
-  OCTET_CHECK(!value.is_number_float() || std::isfinite(value.get<double>()), "checkpoint state {} is not finite, JSON cannot hold it", at);
-  if (!value.is_structured()) return;
-  for (const auto& [key, member] : value.items()) check_state(member, at + "/" + key, depth + 1);
-}
-
-void check_request(const SaveOptions& options, const std::vector<TensorToSave>& tensors, const nlohmann::json& state) {
-  OCTET_CHECK(options.step >= 0 && options.keep_last >= 0 && options.max_shard_bytes > 0, "save options: step {}, keep_last {}, max_shard_bytes {}",
-              options.step, options.keep_last, options.max_shard_bytes);
-  for (const auto& t : tensors) {
-    OCTET_CHECK(valid_group_name(t.group), "checkpoint group name '{}'", t.group);
-    OCTET_CHECK(tensor_bytes(global_shape(t), t.dtype) && tensor_bytes(t.shape, t.dtype), "tensor {} has impossible shape {}", t.name,
-                to_string(t.shape));
-  }
-  check_state(state, "");
-}
-
-// Cuts each group, by name, into shards of at most max_shard_bytes of tensor bytes.
-std::vector<Shard> plan_shards(const std::vector<TensorToSave>& tensors, uint64_t max_shard_bytes) {
-  std::map<std::string, std::map<std::string, size_t>> groups;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    OCTET_CHECK(groups[tensors[i].group].emplace(shard_key(tensors[i]), i).second, "tensor {} of group {} is saved twice", tensors[i].name,
-                tensors[i].group);
-  }
-  std::vector<Shard> shards;
-  for (const auto& [group, members] : groups) {
-    uint64_t room = 0;
-    int number = 0;
-    for (const auto& [key, i] : members) {
-      const auto& t = tensors[i];
-      const uint64_t bytes = *tensor_bytes(t.shape, t.dtype);
-      if (number == 0 || bytes > room) {
-        shards.push_back({group, fmt::format("{}-{:05d}.safetensors", group, ++number), {}, {}});
-        room = max_shard_bytes;
-      }
-      room -= std::min(room, bytes);
-      shards.back().tensors.push_back({key, t.dtype, t.shape, t.data, t.fetch});
-      shards.back().sources.push_back(i);
-    }
-  }
-  return shards;
-}
-
-// Everything but the checksums, which are known once the bytes are written.
-Manifest plan_manifest(const SaveOptions& options, const std::vector<TensorToSave>& tensors, const std::vector<Shard>& shards,
-                       const nlohmann::json& state) {
-  Manifest manifest;
-  manifest.step = options.step;
-  manifest.state = state;
-  for (const Shard& shard : shards) {
-    manifest.files[shard.file] = safetensors_file_bytes(shard.tensors, shard_metadata());
-    for (size_t k = 0; k < shard.sources.size(); ++k) {
-      const auto& t = tensors[shard.sources[k]];
-      auto& logical = manifest.groups[t.group][t.name];
-      OCTET_CHECK(logical.boxes.empty() || (logical.dtype == t.dtype && logical.shape == global_shape(t)),
-                  "boxes of tensor {} differ in dtype or global shape", t.name);
-      logical.dtype = t.dtype;
-      logical.shape = global_shape(t);
-      logical.boxes.push_back({offset_of(t), t.shape, shard.file, shard.tensors[k].name, 0});
-    }
-  }
-  for (const auto& [group, members] : manifest.groups) {
-    for (const auto& [name, logical] : members) {
-      const std::string fault = tiling_fault(logical.shape, logical.boxes);
-      OCTET_CHECK(fault.empty(), "tensor {}: {}", name, fault);
-    }
-  }
-  return manifest;
-}
 
 void check_space(const fs::path& directory, const Manifest& manifest, uint64_t manifest_bytes) {
   struct statvfs st {};
@@ -185,25 +95,106 @@ void make_directory(const fs::path& directory) {
   if (made) sync_parent_directory(directory, ExitCode::checkpoint);
 }
 
-void write_temporary(const fs::path& temporary, const std::vector<Shard>& shards, Manifest manifest, const std::function<void(SavePhase)>& passed) {
+// What rank 0 tells the others about the directory it made.
+struct Begun {
+  std::string directory;  // name of the temporary directory
+  std::string path;       // the same as rank 0 sees it
+  std::string host, nonce;
+  int up = 0;             // so many levels above the directory that is looked at
+};
+
+std::string random_text() {
+  std::random_device source;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", source(), source(), source(), source());
+}
+
+// Rank 0: puts a nonce into the directory it made, which lets the other ranks know it from one of the same name. Returns what they are to be told.
+std::string leave_nonce(const fs::path& made, const SaveGroup& group, int up) {
+  const std::string nonce = random_text();
+  write_file_atomic(made / nonce_file, nonce, ExitCode::checkpoint);
+  const nlohmann::json begun = {{"directory", made.filename().string()}, {"path", made.string()}, {"host", group.host}, {"nonce", nonce}, {"up", up}};
+  return begun.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Begun parse_begun(const std::string& text) {
+  const auto begun = nlohmann::json::parse(text);
+  return {begun.at("directory"), begun.at("path"), begun.at("host"), begun.at("nonce"), begun.at("up")};
+}
+
+// Rank 0: a clean place with room, and the temporary directory.
+std::string begin(const fs::path& checkpoints_dir, const fs::path& temporary, const Manifest& manifest, const SaveGroup& group) {
+  const uint64_t manifest_bytes = to_text(manifest).size();
+  OCTET_CHECK(manifest_bytes <= manifest_max_bytes, "manifest of {} bytes could not be read back", manifest_bytes);
+  make_directory(checkpoints_dir);
+  remove_stale(checkpoints_dir);
+  check_space(checkpoints_dir, manifest, manifest_bytes);
   std::error_code error;
   fs::create_directory(temporary, error);
   if (error) throw_io_error("create directory", temporary, error.value(), ExitCode::checkpoint);
-  passed(SavePhase::temporary_made);
-  for (const Shard& shard : shards) {
-    const auto checksums = write_safetensors(temporary / shard.file, shard.tensors, shard_metadata());
-    std::map<std::string_view, uint64_t> by_key;
-    for (size_t k = 0; k < checksums.size(); ++k) by_key[shard.tensors[k].name] = checksums[k];
-    for (auto& [name, logical] : manifest.groups[shard.group]) {
-      for (Box& box : logical.boxes) {
-        if (box.file == shard.file) box.checksum = by_key.at(box.key);
-      }
+  return group.size == 1 ? std::string() : leave_nonce(temporary, group, 0);
+}
+
+bool sees(const fs::path& directory, const std::string& nonce) {
+  using clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds patience(1000), pause(20);  // a network file system may show a new directory late
+  for (const auto end = clock::now() + patience;; std::this_thread::sleep_for(pause)) {
+    try {
+      if (read_file(directory / nonce_file, 64, ExitCode::checkpoint) == nonce) return true;
+    } catch (const Error&) {  // why it cannot be read does not matter: the caller says that this rank does not see it
     }
+    if (clock::now() >= end) return false;
+  }
+}
+
+// Every rank sees the directory rank 0 made, or all throw the same Error.
+void check_shared(const fs::path& parent, const Begun& begun, const SaveGroup& group, const SaveRounds& rounds) {
+  const fs::path mine = parent / begun.directory;
+  const auto answers = rounds.all([&]() -> std::string {
+    if (sees(mine, begun.nonce)) return {};
+    const nlohmann::json blind = {{"rank", rank_name(group.rank, group.host)}, {"path", mine.string()}};
+    return blind.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  });
+  const auto first = std::find_if(answers.begin(), answers.end(), [](const std::string& a) { return !a.empty(); });
+  if (first == answers.end()) return;
+  const auto others = std::count_if(first + 1, answers.end(), [](const std::string& a) { return !a.empty(); });
+  const auto blind = nlohmann::json::parse(*first);
+  std::string what = fmt::format("{} made this directory, {} does not see it", rank_name(0, begun.host), blind.at("rank").get<std::string>());
+  if (const auto path = blind.at("path").get<std::string>(); path != begun.path) what += fmt::format(" as {}", path);
+  if (others > 0) what += fmt::format(", and {} more", others);
+  Error error(ExitCode::checkpoint, what, begun.path, "a job over several hosts needs a file system they share: choose a run directory on one");
+  error.shared = true;
+  throw error;
+}
+
+// This rank's shards, durably. Returns their checksums, in the order of its part's boxes.
+std::string write_shards(const fs::path& temporary, const std::vector<Shard>& shards, const std::function<void(SavePhase)>& passed) {
+  std::vector<uint64_t> checksums;
+  for (const Shard& shard : shards) {
+    const auto written = write_safetensors(temporary / shard.file, shard.tensors, shard_metadata());
+    checksums.insert(checksums.end(), written.begin(), written.end());
     passed(SavePhase::shard_written);
   }
-  // Last and only when all shards are durable: its presence means complete.
+  if (!shards.empty()) sync_parent_directory(temporary / shards.front().file, ExitCode::checkpoint);
+  return nlohmann::json(checksums).dump();
+}
+
+// Rank 0, when all shards are durable.
+void write_manifest(const fs::path& temporary, std::vector<SavePart> parts, const std::vector<std::string>& checksums, const nlohmann::json& state) {
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    const auto sums = nlohmann::json::parse(checksums[rank]).get<std::vector<uint64_t>>();
+    auto& boxes = parts[rank].boxes;
+    OCTET_CHECK(sums.size() == boxes.size(), "rank {} sent {} checksums of {} boxes", rank, sums.size(), boxes.size());
+    for (size_t i = 0; i < sums.size(); ++i) boxes[i].box.checksum = sums[i];
+  }
+  const Manifest manifest = merge_parts(parts, state);
+  for (const auto& [file, bytes] : manifest.files) {  // what another host says it wrote must be here, too
+    std::error_code error;
+    const auto found = fs::file_size(temporary / file, error);
+    if (error) throw_io_error("find the shard a rank has written", temporary / file, error.value(), ExitCode::checkpoint);
+    if (found != bytes) throw Error(ExitCode::checkpoint, fmt::format("a rank wrote {} bytes, {} are there", bytes, found), (temporary / file).string());
+  }
+  // Its presence means complete.
   write_file_atomic(temporary / manifest_file, to_text(manifest), ExitCode::checkpoint);
-  passed(SavePhase::manifest_written);
 }
 
 void commit(const fs::path& temporary, const fs::path& final_path, const SaveOptions& options, const std::function<void(SavePhase)>& passed) {
@@ -263,33 +254,80 @@ std::optional<StepName> parse_step_name(std::string_view name) {
   return parsed;
 }
 
+void check_shared_directory(const fs::path& directory, const SaveGroup& group) {
+  const SaveRounds rounds(group);
+  if (rounds.single()) return;
+  fs::path parent = fs::absolute(directory).lexically_normal(), made;
+  if (!parent.has_filename()) parent = parent.parent_path();
+  try {
+    const std::string answer = rounds.leader([&]() -> std::string {
+      std::error_code error;
+      int up = 0;
+      for (; !fs::is_directory(parent, error) && parent.has_relative_path(); ++up) parent = parent.parent_path();
+      made = parent / fmt::format(".octet{}{}", temporary_mark, ::getpid());
+      if (fs::create_directory(made, error)) return leave_nonce(made, group, up);
+      made.clear();   // only what is made here is removed again
+      return {};
+    });
+    if (!answer.empty()) {
+      const Begun begun = parse_begun(answer);
+      for (int i = 0; i < begun.up && !rounds.leads(); ++i) parent = parent.parent_path();
+      check_shared(parent, begun, group, rounds);
+    }
+  } catch (...) {
+    std::error_code ignored;
+    if (!made.empty()) fs::remove_all(made, ignored);
+    throw;
+  }
+  std::error_code ignored;
+  if (!made.empty()) fs::remove_all(made, ignored);
+}
+
 fs::path save_checkpoint(const fs::path& checkpoints_dir, const SaveOptions& options, const std::vector<TensorToSave>& tensors,
-                         const nlohmann::json& state) {
-  check_request(options, tensors, state);
+                         const nlohmann::json& state, const SaveGroup& group) {
+  const SaveRounds rounds(group);
   const auto passed = [&](SavePhase phase) {
     if (options.after_phase) options.after_phase(phase);
   };
-  const auto shards = plan_shards(tensors, options.max_shard_bytes);
-  Manifest manifest = plan_manifest(options, tensors, shards, state);
-  const uint64_t manifest_bytes = to_text(manifest).size();
-  OCTET_CHECK(manifest_bytes <= manifest_max_bytes, "manifest of {} bytes could not be read back", manifest_bytes);
-  make_directory(checkpoints_dir);
-  remove_stale(checkpoints_dir);
-  check_space(checkpoints_dir, manifest, manifest_bytes);
+  std::vector<Shard> shards;
+  const auto plans = rounds.all([&] {
+    check_request(options, tensors, rounds.leads() ? state : nlohmann::json());
+    shards = plan_shards(tensors, options.max_shard_bytes, group.rank, group.size);
+    return to_text(plan_part(options.step, tensors, shards));
+  });
 
-  const fs::path final_path = checkpoints_dir / step_directory_name(options.step), temporary = temporary_name(final_path);
+  const fs::path final_path = checkpoints_dir / step_directory_name(options.step);
+  fs::path temporary = temporary_name(final_path);
+  std::vector<SavePart> parts;  // rank 0's
   try {
-    write_temporary(temporary, shards, std::move(manifest), passed);
-    commit(temporary, final_path, options, passed);
+    const std::string answer = rounds.leader([&] {
+      for (const std::string& plan : plans) parts.push_back(parse_part(plan));
+      std::string begun = begin(checkpoints_dir, temporary, merge_parts(parts, state), group);
+      passed(SavePhase::temporary_made);
+      return begun;
+    });
+    if (!rounds.single()) {
+      const Begun begun = parse_begun(answer);
+      check_shared(checkpoints_dir, begun, group, rounds);
+      temporary = checkpoints_dir / begun.directory;
+    }
+    const auto checksums = rounds.all([&] { return write_shards(temporary, shards, passed); });
+    rounds.leader([&] {
+      if (!rounds.single()) remove_tree(temporary / nonce_file, ExitCode::checkpoint);
+      write_manifest(temporary, std::move(parts), checksums, state);
+      passed(SavePhase::manifest_written);
+      commit(temporary, final_path, options, passed);
+      write_file_atomic(checkpoints_dir / latest_file, final_path.filename().string() + "\n", ExitCode::checkpoint);
+      passed(SavePhase::latest_written);
+      apply_retention(checkpoints_dir, options);
+      passed(SavePhase::done);
+      return std::string();
+    });
   } catch (...) {
     std::error_code ignored;  // the first error is the one to report; the next save tries the removal again
-    fs::remove_all(temporary, ignored);
+    if (rounds.leads()) fs::remove_all(temporary, ignored);
     throw;
   }
-  write_file_atomic(checkpoints_dir / latest_file, final_path.filename().string() + "\n", ExitCode::checkpoint);
-  passed(SavePhase::latest_written);
-  apply_retention(checkpoints_dir, options);
-  passed(SavePhase::done);
   return final_path;
 }
 

@@ -5,7 +5,7 @@
 //   CHECKPOINTS/step_0000000123.replaced/  an older save of the same step while it is being replaced
 //   CHECKPOINTS/*.tmp.<pid>                being written or being deleted; removed by the next save when <pid> is dead
 //
-// One process writes to a directory at a time (train/ holds the run directory's lock); any number may read.
+// One process, or all ranks of one job together, write to a directory at a time (train/ holds the run directory's lock); any number may read.
 // Errors: Error(ExitCode::checkpoint) unless said otherwise.
 #pragma once
 #include <cstdint>
@@ -49,13 +49,31 @@ struct SaveOptions {
   std::function<void(SavePhase)> after_phase{};  // called after each point; for tests and progress
 };
 
+// The ranks that save together. The store knows no communication: `exchange` is the job's.
+struct SaveGroup {
+  int rank = 0, size = 1;
+  // Returns every rank's text, by rank. Called by all ranks equally often, also after an error of one; what it throws (a lost rank) ends the save.
+  // May be empty for one rank.
+  std::function<std::vector<std::string>(const std::string& mine)> exchange{};
+  std::string host{};  // of this rank, for messages
+};
+
+// Error(checkpoint), on all ranks, unless `directory` is one place for all of them; it need not be there yet: then it is what will hold it that is looked at. Rank 0
+// makes a directory there for a moment; where it can not, this returns, for whoever writes there to say why.
+void check_shared_directory(const std::filesystem::path& directory, const SaveGroup& group);
+
 // Writes CHECKPOINTS/step_<N> (making CHECKPOINTS when absent) and returns its path. The space needed is checked first; a failure before
 // the commit removes the temporary directory and leaves all earlier checkpoints and LATEST as they were. An existing step_<N> is
 // replaced; at no moment is there neither the old nor the new one. After the commit, LATEST is moved, then checkpoints beyond the
 // keep_last newest of steps <= N are deleted (later steps, left by a run that was taken back, are not counted and not touched).
 // state: any JSON without non-finite numbers. Misuse (duplicate names, bad groups, null data) is Error(internal).
+//
+// By a group: every rank calls it, with its own boxes (or none) and the same step, and writes files of its own; what the boxes of all ranks make must
+// tile each tensor. `state` and `keep_last` count from rank 0, which does everything but the shards; the other ranks' after_phase sees their
+// shard_written only. CHECKPOINTS must be one directory for all ranks: Error(checkpoint) names a rank and host that does not see it.
+// All ranks return (each its CHECKPOINTS/step_<N>) or all throw the same Error, which names the rank it befell and is marked as shared.
 std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints_dir, const SaveOptions& options,
-                                      const std::vector<TensorToSave>& tensors, const nlohmann::json& state);
+                                      const std::vector<TensorToSave>& tensors, const nlohmann::json& state, const SaveGroup& group = {});
 
 struct NamedTensor {
   std::string group, name;
@@ -85,6 +103,11 @@ class Checkpoint {
 
   // Assembles the whole tensor into out and verifies its checksums. dtype and shape must be the stored ones.
   void read(std::string_view group, std::string_view name, Dtype dtype, const Shape& shape, void* out) const;
+
+  // The same of rows [first_row, first_row + rows) of the first axis alone (of a tensor of one axis: elements); out holds just these. shape: the
+  // whole tensor's. Needs a few MiB beside out. Boxes without a wanted row are not touched; one with any is read whole, for its checksum: n readers of
+  // an n-th each read n times the bytes of a tensor that was saved as one box, and each byte once or twice where it was saved in rows like theirs.
+  void read_rows(std::string_view group, std::string_view name, Dtype dtype, const Shape& shape, int64_t first_row, int64_t rows, void* out) const;
 
   // Strict load: the group holds exactly these tensors, else one Error that lists missing, unexpected and mismatched names.
   void check_names(std::string_view group, const std::vector<ExpectedTensor>& expected) const;

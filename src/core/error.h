@@ -33,6 +33,7 @@ class Error : public std::runtime_error {
 
   ExitCode code;
   std::string message, where, fix;
+  bool shared = false;   // every rank of a job ends with this error, and knows that the others do: the first one says so
 
  private:
   static std::string compose(const std::string& what, const std::string& where, const std::string& fix) {
