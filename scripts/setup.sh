@@ -27,9 +27,9 @@ install_clang() {
 }
 
 # Programs are asked for by name, so that one from elsewhere counts too: "package:program".
-TOOLS="build-essential:make g++:g++ cmake:cmake ninja-build:ninja ccache:ccache python3:python3"
+TOOLS="build-essential:make g++:g++ cmake:cmake ninja-build:ninja ccache:ccache python3:python3 openmpi-bin:mpirun"
 LIBRARIES="nlohmann-json3-dev libfmt-dev libcxxopts-dev libopenblas-pthread-dev libxxhash-dev libgtest-dev
-  zlib1g-dev libzstd-dev libicu-dev libpcre2-dev libsimdjson-dev libsentencepiece-dev libboost-context-dev"
+  zlib1g-dev libzstd-dev libicu-dev libpcre2-dev libsimdjson-dev libsentencepiece-dev libboost-context-dev libopenmpi-dev"
 
 missing_packages() {
   local entry package status

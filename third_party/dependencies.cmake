@@ -46,6 +46,17 @@ else()
   target_link_options(octet_blas INTERFACE -Wl,-rpath,${OPENBLAS_LIBRARY_DIR})
 endif()
 
+# MPI, by its C interface (whose check needs the C language). Always a shared library: it belongs to the machine and its launcher, also with OCTET_PORTABLE.
+enable_language(C)
+find_package(MPI 3.1 REQUIRED COMPONENTS C)
+add_library(octet_mpi INTERFACE)
+target_include_directories(octet_mpi SYSTEM INTERFACE ${MPI_C_INCLUDE_DIRS})
+target_compile_definitions(octet_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+target_link_libraries(octet_mpi INTERFACE MPI::MPI_C)
+if(OCTET_HAVE_CUDA)
+  include(nccl)
+endif()
+
 # Text: compressed inputs, Unicode, regular expressions, JSON lines, SentencePiece.
 include(text_libraries)
 

@@ -31,12 +31,21 @@ struct Pieces {
   int64_t count(int rank) const { return begin[static_cast<size_t>(rank) + 1] - first(rank); }
 };
 
-// What a member sent, by operation and element type: calls, and bytes that left this rank for others (a sum of pieces: what its algorithm sends,
-// (n - 1) / n of the tensor for a gather or a reduce-scatter, twice that for an all-reduce).
+// Pieces whose sizes differ by at most one element, the longer ones first.
+Pieces even_pieces(int64_t elements, int ranks);
+
+// What a member sent, by operation and element type: calls, and bytes of tensors that left this rank for others. In host memory, for a tensor of T bytes in n pieces
+// of which this rank's has P, each piece goes straight to whom it concerns:
+//   all_gather      P (n - 1)                         (own piece to all others)
+//   reduce_scatter  T - P                             (each other rank its piece, unsummed)
+//   all_reduce      T (n - 1) up to 64 KiB            (all of it to all others, one round)
+//                   T - P + P (n - 1) above           (a reduce-scatter and a gather of even pieces: 2 T (n - 1) / n)
+//   broadcast       T (n - 1) of the root up to 64 KiB
+//                   P (n - 1) above, and the root T - P more (its pieces scattered, then gathered)
 struct Traffic {
   int64_t calls = 0, bytes = 0;
 };
-using TrafficTable = std::map<std::pair<std::string, Dtype>, Traffic>;   // ("all_gather", f8e4m3)
+using TrafficTable = std::map<std::pair<std::string, Dtype>, Traffic>;   // ("all_gather", e4m3)
 
 class Comm {
  public:
@@ -68,8 +77,8 @@ class Comm {
   int rank_, size_;
 };
 
-// Every rank's text, by rank; host memory. Waits.
-std::vector<std::string> exchange(Comm& comm, const std::string& mine);
+// Every rank's text, by rank; host memory. Waits. (By value: otherwise std::exchange, found by the argument, would match a std::string better.)
+std::vector<std::string> exchange(Comm& comm, std::string mine);
 // The sum or the maximum of one number over the ranks; host memory. Waits.
 int64_t sum_of(Comm& comm, int64_t mine);
 int64_t max_of(Comm& comm, int64_t mine);

@@ -137,14 +137,17 @@ void add_precision(Table<RunConfig>& t) {
 }
 
 void add_layout(Table<RunConfig>& t) {
-  const char* single = "this version runs on one process: 1";
-  t.add(kWarn, OCTET_FIELD(parallel.tp), single).at_least(1);
-  t.add(kWarn, OCTET_FIELD(parallel.pp), single).at_least(1);
-  t.add(kWarn, OCTET_FIELD(parallel.cp), single).at_least(1);
-  t.add(kWarn, OCTET_FIELD(parallel.ep), single).at_least(1);
-  t.add(kWarn, OCTET_FIELD(parallel.etp), single).at_least(1);
-  t.add(kWarn, OCTET_FIELD(parallel.zero), "optimizer sharding; on one process 0 and 1 are the same").at_least(0).at_most(3);
-  t.add(kWarn, OCTET_FIELD(parallel.sequence_parallel), "this version runs on one process: false");
+  const char* later = "not in this version: 1";
+  t.add(kFree, OCTET_FIELD(parallel.tp), later).at_least(1);
+  t.add(kFree, OCTET_FIELD(parallel.pp), later).at_least(1);
+  t.add(kFree, OCTET_FIELD(parallel.cp), later).at_least(1);
+  t.add(kFree, OCTET_FIELD(parallel.ep), later).at_least(1);
+  t.add(kFree, OCTET_FIELD(parallel.etp), later).at_least(1);
+  t.add(kFree, OCTET_FIELD(parallel.zero), "what data-parallel ranks keep shards of: 0 nothing, 1 masters and moments, 2 gradients too, 3 weights too").at_least(0).at_most(3);
+  t.add(kFree, OCTET_FIELD(parallel.dp_replicate), "data-parallel ranks are so many replicas of the shards").at_least(1);
+  t.add(kFree, OCTET_FIELD(parallel.sequence_parallel), "not in this version: false");
+  t.add(kFree, OCTET_FIELD(parallel.share_gpus), "several ranks may compute on one GPU: for tests, it is slower than one");
+  t.add(kFree, OCTET_FIELD(parallel.overlap), "gradients and weights move beside computation; false: one after the other, the same bits");
   t.add(kFree, OCTET_FIELD(recompute.modules), "activations computed again in the backward pass instead of kept")
       .one_of({"norm", "swiglu", "attention", "block"});
   t.add(kWarn, OCTET_FIELD(recompute.swiglu_inputs), "how gate and up, the largest activations, are kept for backward: as they are computed, or in half the memory in E4M3 with a scale for each "

@@ -151,9 +151,13 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
-struct ParallelConfig {   // 1 everywhere until the parallel parts land; other values are refused
-  int64_t tp = 1, pp = 1, cp = 1, ep = 1, etp = 1, zero = 0;
+struct ParallelConfig {   // tp, pp, cp, ep, etp: 1 until their parts land; other values are refused
+  int64_t tp = 1, pp = 1, cp = 1, ep = 1, etp = 1;
+  int64_t zero = 1;                // what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too
+  int64_t dp_replicate = 1;        // data-parallel ranks = dp_replicate x shards
   bool sequence_parallel = false;
+  bool overlap = true;             // communication beside computation
+  bool share_gpus = false;         // several ranks may compute on one GPU
   bool operator==(const ParallelConfig&) const = default;
 };
 

@@ -169,12 +169,9 @@ void check_precision(PrecisionConfig& p, const RunConfig& c) {
 void check_parallel(const ParallelConfig& p) {
   const std::pair<const char*, int64_t> sizes[] = {{"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}, {"etp", p.etp}};
   for (const auto& [name, size] : sizes) {
-    if (size != 1) fail(fmt::format("parallel.{}", name), fmt::format("{}, but this build is single-process", size), "set it to 1");
+    if (size != 1) fail(fmt::format("parallel.{}", name), fmt::format("{}, but this version has data parallelism only", size), "set it to 1");
   }
-  if (p.zero > 1) {
-    fail("parallel.zero", fmt::format("{}, but this build is single-process", p.zero), "set it to 0 or 1, which are the same on one process");
-  }
-  if (p.sequence_parallel) fail("parallel.sequence_parallel", "true, but this build is single-process", "set it to false");
+  if (p.sequence_parallel) fail("parallel.sequence_parallel", "true, but this version has data parallelism only", "set it to false");
 }
 
 void check_log(const LogConfig& l) {

@@ -166,13 +166,11 @@ TEST(Validate, WhatThisBuildCannotDo) {
   for (const char* key : {"tp", "pp", "cp", "ep", "etp"}) {
     nlohmann::json values = small_config();
     values["parallel"][key] = 2;
-    EXPECT_EQ(error_of([&] { validated(values); }), std::string("parallel.") + key + ": 2, but this build is single-process (set it to 1)");
+    EXPECT_EQ(error_of([&] { validated(values); }), std::string("parallel.") + key + ": 2, but this version has data parallelism only (set it to 1)");
   }
-  EXPECT_EQ(validate_error(R"({"parallel": {"zero": 2}})"),
-            "parallel.zero: 2, but this build is single-process (set it to 0 or 1, which are the same on one process)");
-  EXPECT_NO_THROW(validated(patched(R"({"parallel": {"zero": 1}})")));
+  for (const int zero : {0, 1, 2, 3}) EXPECT_NO_THROW(validated(patched(fmt::format(R"({{"parallel": {{"zero": {}}}}})", zero).c_str())));
   EXPECT_EQ(validate_error(R"({"parallel": {"sequence_parallel": true}})"),
-            "parallel.sequence_parallel: true, but this build is single-process (set it to false)");
+            "parallel.sequence_parallel: true, but this version has data parallelism only (set it to false)");
   EXPECT_EQ(validate_error(R"({"recompute": {"modules": ["norm", "block"], "swiglu_inputs": "fp8"}})"),
             "recompute.swiglu_inputs: \"fp8\", but recompute.modules has \"block\", which keeps none of them (set it to \"bf16\", or take \"block\" from the list)");
   EXPECT_EQ(validate_error(R"({"optim": {"master_weights": "bf16_remainder"}, "precision": {"recipe": "fp32"}})"),

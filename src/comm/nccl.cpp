@@ -1,0 +1,326 @@
+#include "comm/nccl.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <thread>
+
+#include "comm/collective.h"
+#include "comm/mpi_guard.h"
+
+namespace octet {
+namespace {
+
+using NcclClock = std::chrono::steady_clock;
+
+[[noreturn]] void nccl_fail(const std::string& what, const std::string& reason, const std::string& group) {
+  throw Error(ExitCode::device, fmt::format("{} failed: {}", what, reason), fmt::format("NCCL, group {}", group), "NCCL_DEBUG=INFO shows more");
+}
+
+void cuda_must_for(const std::string& group, cudaError_t error, const char* what) {
+  if (error != cudaSuccess) nccl_fail(what, cudaGetErrorString(error), group);
+}
+
+ncclDataType_t sum_type(Dtype dtype) {
+  return dtype == Dtype::f32 ? ncclFloat32 : dtype == Dtype::f64 ? ncclFloat64 : ncclInt64;
+}
+
+// Without a sign, the order of floats is that of their bits, infinity and NaN last.
+ncclDataType_t max_type(Dtype dtype) {
+  return dtype == Dtype::f32 ? ncclUint32 : dtype == Dtype::f64 ? ncclUint64 : ncclInt64;
+}
+
+bool all_equal(const Pieces& pieces, int size) {
+  for (int r = 1; r < size; ++r) {
+    if (pieces.count(r) != pieces.count(0)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+struct NcclComm::State {
+  // An operation on its way. `ready`: the compute stream has come to it; `done`: it is over.
+  struct Pending {
+    Ticket ticket;
+    std::string what;
+    double deadline_s;
+    cudaEvent_t ready, done;
+    bool running = false;
+    NcclClock::time_point begin{};   // of its time: from `ready`, and from when the one before it was over
+  };
+
+  State(World& world_, std::string name_, int rank_, int size_, cudaStream_t compute_, double deadline)
+      : world(world_), name(std::move(name_)), rank(rank_), size(size_), compute(compute_), deadline_s(deadline) {}
+
+  void cuda(cudaError_t error, const char* what) const { cuda_must_for(name, error, what); }
+  void settle(ncclResult_t rc, const char* what);
+  void connect(Comm& host);
+  cudaEvent_t event();
+  Ticket start(const Collective& call);
+  void enqueue(const Collective& call);
+  void watch();
+  void check_pending();
+  [[noreturn]] void fault(ExitCode code, const std::string& text);
+
+  World& world;
+  const std::string name;
+  const int rank, size;
+  const cudaStream_t compute;
+  int device = 0;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::atomic<double> deadline_s;
+
+  std::mutex mutex;                          // of what follows; not held in calls of NCCL
+  Ticket started = 0;
+  std::deque<Pending> pending;
+  std::map<Ticket, cudaEvent_t> recorded;    // `done` of recorded operations: they are part of a graph
+  std::vector<cudaEvent_t> spare, in_graphs;
+  NcclClock::time_point last_end{};
+  TrafficCount count;
+  bool stop = false;
+  std::thread watcher;
+};
+
+// A call of a non-blocking communicator may go on in the background; nothing else may be asked of it meanwhile.
+void NcclComm::State::settle(ncclResult_t rc, const char* what) {
+  const auto begin = NcclClock::now();
+  ncclResult_t state = rc;
+  while (state == ncclInProgress) {
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) nccl_fail(what, "the communicator's state can not be read", name);
+    if (state != ncclInProgress) break;
+    if (std::chrono::duration<double>(NcclClock::now() - begin).count() > deadline_s) {
+      fault(ExitCode::deadline, fmt::format("rank {} on {}, group {}: {} has taken {} s", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, what, deadline_s.load()));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  if (state != ncclSuccess) nccl_fail(what, fmt::format("{}: {}", ncclGetErrorString(state), ncclGetLastError(comm)), name);
+}
+
+void NcclComm::State::connect(Comm& host) {
+  // Read once by NCCL, before its first communicator.
+  const char* nvls = std::getenv("NCCL_NVLS_ENABLE");
+  if (!nvls || std::string_view(nvls) != "0") ::setenv("NCCL_NVLS_ENABLE", "0", 1);
+  cuda(cudaGetDevice(&device), "cudaGetDevice");
+  std::string id;
+  if (rank == 0) {
+    ncclUniqueId made{};
+    const ncclResult_t rc = ncclGetUniqueId(&made);
+    // The others wait for the text, so a failure travels as an empty one.
+    if (rc == ncclSuccess) id.assign(made.internal, sizeof made.internal);
+  }
+  id = octet::exchange(host, id)[0];
+  ncclUniqueId shared{};
+  if (id.size() != sizeof shared.internal) nccl_fail("ncclGetUniqueId", "rank 0 of the group has none", name);
+  std::memcpy(shared.internal, id.data(), id.size());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = name.c_str();
+  settle(ncclCommInitRankConfig(&comm, size, shared, rank, &config), "ncclCommInitRankConfig");
+  int least = 0, greatest = 0;
+  cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  // Before compute: a few CTAs whose delay the other ranks share.
+  cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+  watcher = std::thread([this] { watch(); });
+}
+
+cudaEvent_t NcclComm::State::event() {
+  cudaEvent_t e = nullptr;
+  const std::lock_guard lock(mutex);
+  if (spare.empty()) {
+    cuda(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    return e;
+  }
+  e = spare.back();
+  spare.pop_back();
+  return e;
+}
+
+Comm::Ticket NcclComm::State::start(const Collective& call) {
+  check_collective(call, name, size);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  cuda(cudaStreamIsCapturing(compute, &capture), "cudaStreamIsCapturing");
+  const cudaEvent_t ready = event(), done = event();
+  cuda(cudaEventRecord(ready, compute), "cudaEventRecord");
+  cuda(cudaStreamWaitEvent(stream, ready, 0), "cudaStreamWaitEvent");
+  if (call.x.elements() > 0) enqueue(call);
+  cuda(cudaEventRecord(done, stream), "cudaEventRecord");
+  const int64_t total = static_cast<int64_t>(call.x.bytes());
+  const int64_t own = even_pieces(call.x.elements(), size).count(rank) * static_cast<int64_t>(size_bytes(call.x.dtype));
+  const int64_t sent = call.kind == CollectiveKind::all_reduce ? total - own + own * (size - 1) : sent_bytes(call, rank, size);
+  const std::lock_guard lock(mutex);
+  const Ticket ticket = ++started;
+  count.add(call, sent);
+  if (capture == cudaStreamCaptureStatusNone) {
+    pending.push_back({ticket, describe(call), deadline_s, ready, done});
+  } else {
+    recorded[ticket] = done;
+    in_graphs.insert(in_graphs.end(), {ready, done});
+  }
+  return ticket;
+}
+
+void NcclComm::State::enqueue(const Collective& call) {
+  char* x = static_cast<char*>(call.x.data);
+  const size_t element = size_bytes(call.x.dtype);
+  const auto at = [&](int r) { return x + static_cast<size_t>(call.pieces.first(r)) * element; };
+  const auto bytes = [&](int r) { return static_cast<size_t>(call.pieces.count(r)) * element; };
+  switch (call.kind) {
+    case CollectiveKind::all_reduce: {
+      const bool sum = call.reduce == Reduce::sum;
+      settle(ncclAllReduce(x, x, static_cast<size_t>(call.x.elements()), sum ? sum_type(call.x.dtype) : max_type(call.x.dtype), sum ? ncclSum : ncclMax, comm, stream), "ncclAllReduce");
+      return;
+    }
+    case CollectiveKind::broadcast: return settle(ncclBroadcast(x, x, call.x.bytes(), ncclUint8, call.root, comm, stream), "ncclBroadcast");
+    case CollectiveKind::reduce_scatter:
+      if (all_equal(call.pieces, size)) {
+        return settle(ncclReduceScatter(x, at(rank), static_cast<size_t>(call.pieces.count(rank)), ncclFloat32, ncclSum, comm, stream), "ncclReduceScatter");
+      }
+      break;
+    case CollectiveKind::all_gather:
+      if (all_equal(call.pieces, size)) return settle(ncclAllGather(at(rank), x, bytes(rank), ncclUint8, comm, stream), "ncclAllGather");
+      break;
+  }
+  const bool reduce = call.kind == CollectiveKind::reduce_scatter;
+  settle(ncclGroupStart(), "ncclGroupStart");
+  ncclResult_t first_error = ncclSuccess;
+  for (int r = 0; r < size; ++r) {
+    if (call.pieces.count(r) == 0) continue;
+    const ncclResult_t rc = reduce ? ncclReduce(at(r), at(r), static_cast<size_t>(call.pieces.count(r)), ncclFloat32, ncclSum, r, comm, stream)
+                                   : ncclBroadcast(at(r), at(r), bytes(r), ncclUint8, r, comm, stream);
+    if (rc != ncclSuccess && rc != ncclInProgress && first_error == ncclSuccess) first_error = rc;
+  }
+  const ncclResult_t rc = ncclGroupEnd();
+  settle(first_error != ncclSuccess ? first_error : rc, reduce ? "ncclReduce in a group" : "ncclBroadcast in a group");
+}
+
+void NcclComm::State::fault(ExitCode code, const std::string& text) {
+  print_error_line(text);
+  world.poison(code, text);
+  ::_exit(static_cast<int>(code));
+}
+
+void NcclComm::State::watch() {
+  cudaSetDevice(device);
+  // Asking for events must not disturb a recording in another thread.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex);
+      if (stop) return;
+      check_pending();
+    }
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
+      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: NCCL reports {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, ncclGetErrorString(state),
+                                          ncclGetLastError(comm)));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+// Takes away what is over; the front operation's time runs.
+void NcclComm::State::check_pending() {
+  const auto now = NcclClock::now();
+  const auto reached = [&](cudaEvent_t e) {
+    const cudaError_t error = cudaEventQuery(e);
+    if (error == cudaSuccess) return true;
+    if (error != cudaErrorNotReady) {
+      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {} (operation {}): {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, pending.front().what,
+                                          pending.front().ticket, cudaGetErrorString(error)));
+    }
+    return false;
+  };
+  while (!pending.empty()) {
+    Pending& p = pending.front();
+    if (reached(p.done)) {
+      spare.insert(spare.end(), {p.ready, p.done});
+      last_end = now;
+      pending.pop_front();
+      continue;
+    }
+    if (!p.running && reached(p.ready)) {
+      p.running = true;
+      p.begin = now;
+    }
+    const double seconds = p.running ? std::chrono::duration<double>(now - std::max(p.begin, last_end)).count() : 0;
+    if (seconds > p.deadline_s) {
+      fault(ExitCode::deadline, fmt::format("rank {} on {}, group {}: {}, operation {}, has taken {:.1f} s of the {} s that it may take (guard.deadline_s); NCCL does not tell which rank it waits for",
+                                            world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, p.what, p.ticket, seconds, p.deadline_s));
+    }
+    return;
+  }
+}
+
+NcclComm::NcclComm(World& world, Comm& host, CUstream_st* compute, double deadline_s)
+    : Comm(host.name(), host.rank(), host.size()), state_(std::make_unique<State>(world, host.name(), host.rank(), host.size(), compute, deadline_s)) {
+  state_->connect(host);
+}
+
+NcclComm::~NcclComm() {
+  State& s = *state_;
+  const bool failing = std::uncaught_exceptions() > 0;
+  for (bool over = failing; !over;) {   // the watcher takes them away, or ends the process
+    {
+      const std::lock_guard lock(s.mutex);
+      over = s.pending.empty();
+    }
+    if (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  {
+    const std::lock_guard lock(s.mutex);
+    s.stop = true;
+  }
+  s.watcher.join();
+  if (failing) return;   // the process is about to end; freeing the communicator could wait for other ranks
+  try {
+    s.settle(ncclCommFinalize(s.comm), "ncclCommFinalize");
+  } catch (const Error& e) {
+    print_error_line(e.what());
+  }
+  ncclCommDestroy(s.comm);
+  cudaStreamDestroy(s.stream);
+  for (const auto* events : {&s.spare, &s.in_graphs}) {
+    for (cudaEvent_t e : *events) cudaEventDestroy(e);
+  }
+}
+
+Comm::Ticket NcclComm::all_reduce(const Tensor& x, Reduce op) { return state_->start({CollectiveKind::all_reduce, x, op, {}, 0}); }
+Comm::Ticket NcclComm::reduce_scatter(const Tensor& x, const Pieces& pieces) { return state_->start({CollectiveKind::reduce_scatter, x, Reduce::sum, pieces, 0}); }
+Comm::Ticket NcclComm::all_gather(const Tensor& x, const Pieces& pieces) { return state_->start({CollectiveKind::all_gather, x, Reduce::sum, pieces, 0}); }
+Comm::Ticket NcclComm::broadcast(const Tensor& x, int root) { return state_->start({CollectiveKind::broadcast, x, Reduce::sum, {}, root}); }
+
+void NcclComm::wait(Ticket ticket) {
+  State& s = *state_;
+  const std::lock_guard lock(s.mutex);   // the watcher must not give the event to another operation meanwhile
+  OCTET_CHECK(ticket >= 1 && ticket <= s.started, "group {}: waits for operation {} of {}", name(), ticket, s.started);
+  if (const auto found = s.recorded.find(ticket); found != s.recorded.end()) {
+    s.cuda(cudaStreamWaitEvent(s.compute, found->second, 0), "cudaStreamWaitEvent");
+    return;
+  }
+  for (const State::Pending& p : s.pending) {
+    if (p.ticket == ticket) s.cuda(cudaStreamWaitEvent(s.compute, p.done, 0), "cudaStreamWaitEvent");
+  }
+}
+
+TrafficTable NcclComm::traffic() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->count.table();
+}
+
+void NcclComm::set_deadline(double seconds) { state_->deadline_s = seconds; }
+
+}  // namespace octet

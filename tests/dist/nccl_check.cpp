@@ -1,0 +1,134 @@
+// nccl_check RANKS: NcclComm's operations against plain loops, one thread and one GPU a rank; for a machine with so many GPUs (ctest does not run it). Prints one line, and a time.
+// Values are small whole numbers, whose sums are exact in any order.
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <numeric>
+
+#include "../unit/comm/collective_checks.h"
+#include "comm/nccl.h"
+
+using namespace octet;
+
+namespace {
+
+void must(cudaError_t error) {
+  if (error != cudaSuccess) throw Error(ExitCode::device, cudaGetErrorString(error), "CUDA");
+}
+
+template <class T>
+T whole_number(int rank, int64_t i) {
+  return static_cast<T>(static_cast<int64_t>(comm_checks::scramble(static_cast<uint64_t>(rank * 1000003 + i)) % 201) - (sizeof(T) > 2 ? 100 : 0));
+}
+
+// A vector's values on the device while an operation runs.
+template <class T>
+class OnDevice {
+ public:
+  OnDevice(int rank, int64_t count, cudaStream_t stream) : host_(static_cast<size_t>(count)), stream_(stream) {
+    for (int64_t i = 0; i < count; ++i) host_[static_cast<size_t>(i)] = whole_number<T>(rank, i);
+    must(cudaMalloc(&device_, host_.size() * sizeof(T) + 1));
+    must(cudaMemcpyAsync(device_, host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice, stream_));
+  }
+  ~OnDevice() { cudaFree(device_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  Tensor tensor() const { return {device_, comm_checks::dtype_of<T>(), {static_cast<int64_t>(host_.size())}}; }
+  const std::vector<T>& fetch() {
+    must(cudaMemcpyAsync(host_.data(), device_, host_.size() * sizeof(T), cudaMemcpyDeviceToHost, stream_));
+    must(cudaStreamSynchronize(stream_));
+    return host_;
+  }
+
+ private:
+  std::vector<T> host_;
+  void* device_ = nullptr;
+  cudaStream_t stream_;
+};
+
+template <class T>
+T sum_over(int ranks, int64_t i) {
+  T sum = 0;
+  for (int r = 0; r < ranks; ++r) sum = static_cast<T>(sum + whole_number<T>(r, i));
+  return sum;
+}
+
+template <class T>
+void check_sum(NcclComm& comm, int64_t count, cudaStream_t stream) {
+  OnDevice<T> x(comm.rank(), count, stream);
+  comm.wait(comm.all_reduce(x.tensor(), Reduce::sum));
+  comm_checks::expect<T>(comm, "sum", x.fetch(), 0, count, [&](int64_t i) { return sum_over<T>(comm.size(), i); });
+}
+
+void check_sizes(NcclComm& comm, int64_t count, cudaStream_t stream) {
+  const int n = comm.size(), me = comm.rank();
+  check_sum<float>(comm, count, stream);
+  check_sum<double>(comm, count, stream);
+  check_sum<int64_t>(comm, count, stream);
+  for (int kind = 0; kind < 4; ++kind) {
+    const Pieces p = comm_checks::pieces(count, n, kind);
+    OnDevice<float> x(me, count, stream);
+    comm.wait(comm.reduce_scatter(x.tensor(), p));
+    comm_checks::expect<float>(comm, "reduce_scatter", x.fetch(), p.first(me), p.count(me), [&](int64_t i) { return sum_over<float>(n, i); });
+    OnDevice<uint16_t> y(me, count, stream);
+    comm.wait(comm.all_gather(y.tensor(), p));
+    const std::vector<uint16_t>& all = y.fetch();
+    for (int r = 0; r < n; ++r) comm_checks::expect<uint16_t>(comm, "all_gather", all, p.first(r), p.count(r), [&](int64_t i) { return whole_number<uint16_t>(r, i); });
+  }
+  OnDevice<uint8_t> z(me, count, stream);
+  comm.wait(comm.broadcast(z.tensor(), n - 1));
+  comm_checks::expect<uint8_t>(comm, "broadcast", z.fetch(), 0, count, [&](int64_t i) { return whole_number<uint8_t>(n - 1, i); });
+}
+
+// Rank r's only value that is not zero is at r; NaN counts.
+void check_max(NcclComm& comm, cudaStream_t stream) {
+  std::vector<float> host(static_cast<size_t>(comm.size() + 1));
+  host[static_cast<size_t>(comm.rank())] = comm.rank() == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(comm.rank());
+  void* device = nullptr;
+  must(cudaMalloc(&device, host.size() * sizeof(float)));
+  must(cudaMemcpyAsync(device, host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice, stream));
+  comm.wait(comm.all_reduce({device, Dtype::f32, {comm.size() + 1}}, Reduce::max));
+  must(cudaMemcpyAsync(host.data(), device, host.size() * sizeof(float), cudaMemcpyDeviceToHost, stream));
+  must(cudaStreamSynchronize(stream));
+  must(cudaFree(device));
+  comm_checks::expect<float>(comm, "max", host, 0, comm.size() + 1, [&](int64_t i) {
+    return i == 0 ? std::numeric_limits<float>::quiet_NaN() : i < comm.size() ? static_cast<float>(i) : 0.0f;
+  });
+}
+
+void check_rank(World& world) {
+  must(cudaSetDevice(world.rank()));
+  cudaStream_t stream = nullptr;
+  must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const auto host = world.group("dp", comm_checks::everyone(world));
+  {
+    NcclComm comm(world, *host, stream, 30);
+    for (int64_t count : {0, 1, 5, 1000, 1 << 20, 3000001}) check_sizes(comm, count, stream);
+    check_max(comm, stream);
+    OnDevice<float> large(comm.rank(), 64 << 20, stream);
+    double best = 1e9;
+    for (int k = 0; k < 5; ++k) {
+      barrier(*host);
+      const auto begin = std::chrono::steady_clock::now();
+      comm.wait(comm.all_reduce(large.tensor(), Reduce::sum));
+      must(cudaStreamSynchronize(stream));
+      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    if (world.rank() == 0) fmt::print("nccl_check: {} ranks agree; all_reduce of 256 MiB: {:.2f} ms, best of 5\n", world.size(), best * 1e3);
+  }
+  must(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run_local_ranks(argc > 1 ? std::atoi(argv[1]) : 2, check_rank);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "nccl_check: {}\n", e.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,18 @@
+# NCCL, beside the CUDA toolkit or where the system has it. Sets OCTET_HAVE_NCCL; without it the CUDA build has no comm/nccl.*.
+set(OCTET_NCCL_MINIMUM 2.23)   # ncclConfig_t::commName
+set(OCTET_HAVE_NCCL OFF)
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+  file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h _nccl REGEX "#define NCCL_(MAJOR|MINOR) +[0-9]+")
+  string(REGEX MATCH "MAJOR +([0-9]+)" _ "${_nccl}")
+  set(_major ${CMAKE_MATCH_1})
+  string(REGEX MATCH "MINOR +([0-9]+)" _ "${_nccl}")
+  if("${_major}.${CMAKE_MATCH_1}" VERSION_LESS OCTET_NCCL_MINIMUM)
+    message(STATUS "octet: NCCL ${_major}.${CMAKE_MATCH_1} in ${NCCL_INCLUDE_DIR} is older than ${OCTET_NCCL_MINIMUM}: no communication between GPUs")
+  else()
+    set(OCTET_HAVE_NCCL ON)
+  endif()
+else()
+  message(STATUS "octet: no NCCL (nccl.h, libnccl): no communication between GPUs")
+endif()
