@@ -2,15 +2,23 @@
 #include "app/train.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
 #include <optional>
+#include <thread>
 
 #include "app/cli.h"
 #include "app/train_help.h"
+#include "comm/agree.h"
 #include "config/config_io.h"
 #include "config/nearest.h"
 #include "config/reference.h"
@@ -23,6 +31,9 @@
 
 namespace octet {
 namespace {
+
+// Of what ranks wait for before the loop, whose phases have deadlines of their own: verifying a large checkpoint takes minutes.
+constexpr double startup_deadline_s = 3600;
 
 struct Request {
   ConfigTree tree;
@@ -119,35 +130,59 @@ Request read_request(int argc, char** argv) {
   return r;
 }
 
+// What a job's ranks do: each reads the command line for itself, and they end together when one can not.
+int train_rank(int argc, char** argv, World& world) {
+  std::vector<int> everyone(static_cast<size_t>(world.size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const std::unique_ptr<Comm> all = world.size() > 1 ? world.group("start", everyone) : nullptr;
+  Request r;
+  RunConfig config;
+  nlohmann::json resolved;
+  agree(all.get(), world, [&] {
+    r = read_request(argc, argv);
+    if (!r.text.empty()) return;
+    config = from_json(r.tree.values, r.tree.origins);
+    const nlohmann::json given = r.tree.values.flatten();
+    validate(config);
+    resolved = to_json(config);
+    for (const char* pointer : {"/precision/amax_history_len", "/sched/decay_steps", "/data/seed"}) {
+      if (!given.contains(pointer)) r.options.derived.push_back(pointer);
+    }
+    if (config.run.dir.empty() && !r.options.dry_run && !r.print_config) {
+      throw Error(ExitCode::config, "no run directory is given", "run.dir", "add --run-dir DIR, a new or empty directory");
+    }
+  });
+  if (!r.text.empty() || r.print_config) {
+    if (world.rank() == 0) fmt::print("{}", r.text.empty() ? resolved.dump(2) + "\n" : r.text);
+    return static_cast<int>(ExitCode::ok);
+  }
+#ifdef OCTET_HAVE_CUDA
+  if (config.log.profile) r.options.trace_hooks = cuda::nvtx_hooks();
+#endif
+  // When nobody reads the console any more, training goes on: log.txt and metrics.jsonl have it all.
+  if (!r.options.dry_run) std::signal(SIGPIPE, SIG_IGN);
+  return static_cast<int>(train(config, r.options, resolved, world, all.get()));
+}
+
 }  // namespace
 
 int run_train(int argc, char** argv) {
-  const Request r = read_request(argc, argv);
-  if (!r.text.empty()) {
-    fmt::print("{}", r.text);
-    return static_cast<int>(ExitCode::ok);
+  bool alone = true, speaks = true;
+  try {
+    const World::Options options{startup_deadline_s, [](const char* name) -> const char* { return std::getenv(name); }};
+    return run_ranks(options, [&](World& world) {
+      alone = world.size() == 1;
+      speaks = world.rank() == 0;
+      return train_rank(argc, argv, world);
+    });
+  } catch (const Error& e) {
+    if (alone) throw;
+    if (!e.shared || speaks) cli::report(e.code, e.what());
+    std::fflush(stdout);
+    // The rank that prints goes first: launchers kill the others when one has ended with an error.
+    if (e.shared && !speaks) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    _exit(static_cast<int>(e.code));   // MPI, which can not be ended behind an error, would not let the process return
   }
-  RunConfig config = from_json(r.tree.values, r.tree.origins);
-  const nlohmann::json given = r.tree.values.flatten();
-  validate(config);
-  const nlohmann::json resolved = to_json(config);
-  TrainOptions options = r.options;
-  for (const char* pointer : {"/precision/amax_history_len", "/sched/decay_steps", "/data/seed"}) {
-    if (!given.contains(pointer)) options.derived.push_back(pointer);
-  }
-  if (r.print_config) {
-    fmt::print("{}\n", resolved.dump(2));
-    return static_cast<int>(ExitCode::ok);
-  }
-  if (config.run.dir.empty() && !options.dry_run) {
-    throw Error(ExitCode::config, "no run directory is given", "run.dir", "add --run-dir DIR, a new or empty directory");
-  }
-#ifdef OCTET_HAVE_CUDA
-  if (config.log.profile) options.trace_hooks = cuda::nvtx_hooks();
-#endif
-  // When nobody reads the console any more, training goes on: log.txt and metrics.jsonl have it all.
-  if (!options.dry_run) std::signal(SIGPIPE, SIG_IGN);
-  return static_cast<int>(train(config, options, resolved));
 }
 
 }  // namespace octet

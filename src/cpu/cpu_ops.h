@@ -33,6 +33,7 @@ void sum_squares(Ctx& ctx, const Tensor& x, double* total);
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to);
+void add(Ctx& ctx, const Tensor& from, const Tensor& to);
 void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images);
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome);
 void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working);

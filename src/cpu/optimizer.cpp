@@ -31,7 +31,7 @@ void write_moments(const AdamwTensors& t, int64_t begin, int64_t n, const Moment
     std::copy(x.v, x.v + n, t.v.as<float>() + begin);
     return;
   }
-  const auto words = rng.block(static_cast<uint64_t>(begin / 4));
+  const auto words = rng.block(static_cast<uint64_t>((t.first_element + begin) / 4));
   for (int64_t i = 0; i < n; ++i) {
     t.m.as<bf16>()[begin + i] = to_bf16_stochastic(x.m[i], words[static_cast<size_t>(i)]);
     t.v.as<bf16>()[begin + i] = to_bf16_stochastic(x.v[i], words[static_cast<size_t>(i)] >> 16);

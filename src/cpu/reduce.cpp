@@ -75,4 +75,13 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   });
 }
 
+void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
+  if (ctx.planning()) return;
+  parallel_tiles(ctx.pool(), from.elements(), 1 << 18, [&](int64_t begin, int64_t end, int) {
+    const float* x = from.as<float>();
+    float* y = to.as<float>();
+    for (int64_t i = begin; i < end; ++i) y[i] += x[i];
+  });
+}
+
 }  // namespace octet::cpu

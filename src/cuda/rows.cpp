@@ -142,8 +142,12 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   if (!ctx.planning()) ctx.cuda().copy_inside(to.data, from.data, from.bytes());
 }
 
+void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
+  if (!ctx.planning() && from.elements() != 0) launch_add(stream(ctx), from.as<float>(), to.as<float>(), from.elements());
+}
+
 void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
-  const AdamwParams p{static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), t.m.dtype == Dtype::bf16,
+  const AdamwParams p{static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), t.first_element, t.m.dtype == Dtype::bf16,
                       ctx.seed, name_hash, ctx.key, step, control};
   if (images.wanted()) {
     SourceParams s = plain_source(t.working.shape.rank() ? t.working : t.master);

@@ -38,7 +38,8 @@ int64_t first_bad_token(const int32_t* window, int64_t have, int64_t vocab_size)
 }
 
 void check_options(const GptDataset& dataset, const LoaderOptions& o) {
-  OCTET_CHECK(o.micro >= 1 && o.global >= 1 && o.global % o.micro == 0, "global batch {} of micro-batches of {}", o.global, o.micro);
+  OCTET_CHECK(o.micro >= 1 && o.global >= 1 && o.rank >= 0 && o.rank < o.ranks && o.global % (o.micro * o.ranks) == 0, "global batch {} of micro-batches of {}, rank {} of {}", o.global, o.micro,
+              o.rank, o.ranks);
   OCTET_CHECK(o.seq_len == dataset.seq_len(), "loader seq_len {}, dataset seq_len {}", o.seq_len, dataset.seq_len());
   OCTET_CHECK(o.vocab_size >= 1 && o.prefetch_steps >= 0 && o.readers >= 1 && o.first_sample >= 0,
       "vocab_size {}, prefetch_steps {}, readers {}, first_sample {}", o.vocab_size, o.prefetch_steps, o.readers, o.first_sample);
@@ -87,7 +88,7 @@ StepLoader::StepLoader(std::vector<const GptDataset*> sources, BlendOrder order,
   ring_.resize(static_cast<size_t>(options_.prefetch_steps) + 1);
   for (Slot& slot : ring_) {
     StepBatch& step = slot.batch;
-    for (int64_t m = 0; m < options_.global / options_.micro; ++m) step.micro.push_back(make_batch(options_.micro, options_.seq_len));
+    for (int64_t m = 0; m < own_micro_batches(); ++m) step.micro.push_back(make_batch(options_.micro, options_.seq_len));
     step.sample_ids.resize(static_cast<size_t>(options_.global));
     step.sample_sources.resize(static_cast<size_t>(options_.global));
     step.source_samples.resize(sources_.size());
@@ -109,23 +110,27 @@ void StepLoader::plan(Slot& slot, Task& task) {
   StepBatch& batch = slot.batch;
   if (task.micro == 0) {
     slot.step = task.step;
-    slot.missing = options_.global / options_.micro;
+    slot.missing = own_micro_batches();
     slot.failed_micro = -1;
     slot.failure = nullptr;
     batch.first_sample = options_.first_sample + task.step * options_.global;
     std::fill(batch.source_samples.begin(), batch.source_samples.end(), 0);
   }
   task.picks.clear();
-  for (int64_t row = 0; row < options_.micro; ++row) {
+  // One micro-batch of each rank.
+  const int64_t per_turn = options_.micro * options_.ranks;
+  for (int64_t i = 0; i < per_turn; ++i) {
     const BlendPick pick = order_.next();
-    task.picks.push_back(pick);
-    batch.sample_sources[static_cast<size_t>(task.micro * options_.micro + row)] = pick.source;
+    if (i / options_.micro == options_.rank) task.picks.push_back(pick);
+    const auto at = static_cast<size_t>(task.micro * per_turn + i);
+    batch.sample_sources[at] = pick.source;
+    batch.sample_ids[at] = sources_[static_cast<size_t>(pick.source)]->sample_id(pick.sample);
     ++batch.source_samples[static_cast<size_t>(pick.source)];
   }
 }
 
 bool StepLoader::claim(Task& task) {
-  const int64_t per_step = options_.global / options_.micro, size = static_cast<int64_t>(ring_.size());
+  const int64_t per_step = own_micro_batches(), size = static_cast<int64_t>(ring_.size());
   std::unique_lock lock(mutex_);
   // Step k takes the place of step k - size, which must have been handed out and let go.
   changed_.wait(lock, [&] { return stop_ || order_failure_ || next_task_ / per_step - size < (held_ >= 0 ? held_ : consumed_); });
@@ -154,7 +159,6 @@ void StepLoader::fill(StepBatch& batch, const Task& task, std::vector<int32_t>& 
     if (const int64_t bad = first_bad_token(window.data(), have, options_.vocab_size); bad >= 0) {
       throw_bad_token(source, pick.sample, bad, window[static_cast<size_t>(bad)], options_.vocab_size);
     }
-    batch.sample_ids[static_cast<size_t>(task.micro * options_.micro + row)] = source.sample_id(pick.sample);
     fill_row(micro, row, window.data(), options_, have);
   }
 }

@@ -26,9 +26,10 @@ struct MicroBatch {
 };
 
 struct StepBatch {
-  std::vector<MicroBatch> micro;        // [global / micro]
-  int64_t valid_tokens = 0;             // over all of them
+  std::vector<MicroBatch> micro;        // [global / micro / ranks]: this rank's
+  int64_t valid_tokens = 0;             // over them
   int64_t first_sample = 0;             // number of the first sample; the step holds [first_sample, first_sample + global)
+  // Of all ranks, in the order of the samples.
   std::vector<int64_t> sample_ids;      // [global], GptDataset::sample_id
   std::vector<int64_t> sample_sources;  // [global], number of the source
   std::vector<int64_t> source_samples;  // samples of each source in this step
@@ -38,7 +39,7 @@ struct StepBatch {
 uint64_t sample_hash(const StepBatch& batch);
 
 struct LoaderOptions {
-  int64_t micro = 1, global = 1;        // samples; global a multiple of micro
+  int64_t micro = 1, global = 1;        // samples; global a multiple of micro x ranks
   int64_t seq_len = 0;                  // as the dataset's
   int64_t vocab_size = 0;               // ids must lie in [0, vocab_size)
   int64_t eod_id = 256;                 // end of document; the EOD token belongs to the document it ends
@@ -48,7 +49,8 @@ struct LoaderOptions {
   std::optional<int32_t> pad_id;        // no loss where the target is this id; padding is written as it (absent: as 0)
   int64_t prefetch_steps = 2;           // steps read ahead of the one in use; 0 reads when asked
   int64_t readers = 1;                  // threads, each reading a micro-batch at a time
-  int64_t first_sample = 0;             // samples consumed so far
+  int64_t first_sample = 0;             // samples consumed so far, by all ranks
+  int64_t rank = 0, ranks = 1;          // data-parallel: they take a step's micro-batches in turn
 };
 
 // Fills row `row` from its window: `have` tokens of S+1 (-1: all). What is missing becomes padding without loss.
@@ -80,12 +82,13 @@ class StepLoader {
     std::exception_ptr failure;
   };
   struct Task {
-    int64_t step = 0, micro = 0;
+    int64_t step = 0, micro = 0;         // micro: of this rank's, from 0
     std::vector<BlendPick> picks;      // [options.micro]
   };
 
   void work();
   bool claim(Task& task);              // false: the loader ends
+  int64_t own_micro_batches() const { return options_.global / options_.micro / options_.ranks; }
   void plan(Slot& slot, Task& task);
   void fill(StepBatch& batch, const Task& task, std::vector<int32_t>& window) const;
   Slot& slot_of(int64_t step) { return ring_[static_cast<size_t>(step % static_cast<int64_t>(ring_.size()))]; }
@@ -97,7 +100,7 @@ class StepLoader {
   std::vector<Slot> ring_;             // prefetch_steps + 1, allocated once
   std::mutex mutex_;                   // guards all that follows, the slots' states and order_
   std::condition_variable changed_;
-  int64_t next_task_ = 0;              // step * micro-batches + micro-batch
+  int64_t next_task_ = 0;              // step * own micro-batches + micro-batch
   int64_t consumed_ = 0;               // steps handed out
   int64_t held_ = -1;                  // step the caller still holds
   std::exception_ptr order_failure_;   // the order has no further sample

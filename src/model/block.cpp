@@ -24,6 +24,25 @@ Block::Block(BlockParams params, Linear qkv, Linear out, Linear gate_up, Linear 
 // Layer name of spans: "layers.0" of "layers.0.attn.qkv".
 std::string_view Block::layer() const { return std::string_view(qkv_.module()).substr(0, qkv_.module().find(".attn")); }
 
+std::vector<Param*> Block::params() const {
+  std::vector<Param*> all{params_.attn_norm};
+  const auto add = [&](const Linear& linear) {
+    for (const Linear::Part& part : linear.parts()) {
+      all.push_back(part.weight);
+      if (part.bias) all.push_back(part.bias);
+    }
+  };
+  add(qkv_);
+  for (Param* p : {params_.q_norm, params_.k_norm}) {
+    if (p) all.push_back(p);
+  }
+  add(out_);
+  all.push_back(params_.mlp_norm);
+  add(gate_up_);
+  add(down_);
+  return all;
+}
+
 // Scores and weighted sum, causal half, as config/model_size.h counts them; document masks, which skip more, are not subtracted.
 double Block::attention_flops(const TokenGeometry& t) const {
   return 2.0 * static_cast<double>(t.tokens) * static_cast<double>(t.seq_len) * static_cast<double>(heads_.heads * heads_.head_dim);

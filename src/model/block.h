@@ -51,6 +51,7 @@ class Block {
   // grad: [T, H], in: gradient of (s2 + m), out: gradient of s1. Adds to the gradients of all parameters.
   void backward(const Pass& pass, const TokenGeometry& t, BlockSaved& saved, const Tensor& grad) const;
 
+  std::vector<Param*> params() const;
   std::vector<Linear*> linears() { return {&qkv_, &out_, &gate_up_, &down_}; }
 
  private:

@@ -92,7 +92,7 @@ void Head::forward_backward(const Pass& pass, const Tensor& x, const Tensor& del
     }
     const LinearGrad dy = lm_head_.quantize_grad(pass, d_logits);
     lm_head_.backward_input(pass, dy, d_norm.slice_rows(t0, n));
-    lm_head_.backward_weight(pass, dy, part, pass.micro_batch == 0 && t0 == 0);
+    lm_head_.backward_weight(pass, dy, part, pass.writes_gradients() && t0 == 0);
   }
   ops::rmsnorm_backward(pass.ctx, d_norm, sum, norm_.working, rstd, {}, grad, norm_.grad);
   add_to_sums(pass, loss, z);

@@ -16,6 +16,7 @@ class Head {
   void forward_backward(const Pass& pass, const Tensor& x, const Tensor& delta, const Tensor& labels, const float* grad_scale, const Tensor& grad) const;
 
   Linear& linear() { return lm_head_; }
+  Param& norm() { return norm_; }
 
  private:
   int64_t chunk_rows(const Pass& pass, int64_t tokens) const;

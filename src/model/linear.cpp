@@ -78,9 +78,9 @@ void Linear::early_images(QuantRegistry& quant, int64_t step, WeightImages& imag
   }
 }
 
-void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early) {
+void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early, bool again) {
   for (Part& p : parts_) {
-    const QuantizedOut out = weight_images(p, quant.target(p.site_w));
+    const QuantizedOut out = weight_images(p, again ? quant.silent_target(p.site_w) : quant.target(p.site_w));
     if (!out.wanted() || (without_early && quant.made_early(p.site_w, quant.step()))) continue;
     Span span(ctx.tracer, module_, "quantize w", {.bytes = quantize_bytes(p.weight->working, out)});
     ops::quantize(ctx, p.weight->working, out);

@@ -51,7 +51,8 @@ class Linear {
   void allocate_images(Arena& arena);
   // Quantizes the working weights; called once after each optimizer update and serves all its micro-batches. without_early: of weights whose images the
   // optimizer's pass has not made (QuantRegistry::made_early for the step that the registry is in).
-  void refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early);
+  // again: of weights whose images were made in this step before: nothing is counted or staged twice.
+  void refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early, bool again = false);
   // Adds the images that the optimizer's pass may make for step `step`.
   void early_images(QuantRegistry& quant, int64_t step, WeightImages& images) const;
 
@@ -78,7 +79,7 @@ class Linear {
   void backward_input(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const;
   // Gradients of weights (from the images), written when `first` and else added, and of biases (from the high-precision dy), always added.
   void backward_weight(const Pass& pass, const LinearGrad& dy, const LinearInput& x, bool first) const;
-  void backward_weight(const Pass& pass, const LinearGrad& dy, const LinearInput& x) const { backward_weight(pass, dy, x, pass.micro_batch == 0); }
+  void backward_weight(const Pass& pass, const LinearGrad& dy, const LinearInput& x) const { backward_weight(pass, dy, x, pass.writes_gradients()); }
 
   // Adds the accumulated weight gradients, weights and specs to the dump.
   void dump_weights(Dump& dump, QuantRegistry& quant) const;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
+#include <optional>
 
 #include "core/philox.h"
 #include "core/trace.h"
@@ -14,6 +14,14 @@
 
 namespace octet {
 namespace {
+
+void call(const Pass& pass, std::function<void(size_t)> UnitHooks::*hook, size_t unit) {
+  if (pass.hooks && pass.hooks->*hook) (pass.hooks->*hook)(unit);
+}
+
+void use_weights(const Pass& pass, size_t unit, std::optional<size_t> next) {
+  if (pass.hooks && pass.hooks->weights) pass.hooks->weights(unit, next);
+}
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -47,10 +55,26 @@ Model::Model(const RunConfig& c, QuantRegistry& quant, ImageLayout layout)
   Linear head("head", {{"lm_head", &lm_head, nullptr, -1, -1, {}, {}}}, policy_.for_module("head", -1), quant, layout_);
   head_ = std::make_unique<Head>(norm, std::move(head), m.vocab_size, heads_.norm_eps, static_cast<float>(c.optim.z_loss));
   policy_.check_rules(module_paths());
+  make_units();
+}
+
+void Model::make_units() {
+  // Slots: 0 and 1 the layers in turn, 2 embedding and head.
+  units_.push_back({{embedding_}, {}, 2});
+  for (size_t l = 0; l < blocks_.size(); ++l) units_.push_back({blocks_[l]->params(), blocks_[l]->linears(), static_cast<int>(l % 2)});
+  if (!config_.tie_word_embeddings) units_.push_back({{}, {}, 2});
+  head_unit_ = config_.tie_word_embeddings ? 0 : units_.size() - 1;
+  Unit& last = units_[head_unit_];
+  last.params.push_back(&head_->norm());
+  if (!config_.tie_word_embeddings) last.params.push_back(head_->linear().parts().front().weight);
+  last.linears.push_back(&head_->linear());
+  for (const Linear* l : linears()) {
+    for (const Linear::Part& part : l->parts()) written_.insert(part.weight);
+  }
 }
 
 Param& Model::add_param(std::string name, Shape shape, int64_t logical_rows, Init init, bool decay) {
-  params_.push_back(std::make_unique<Param>(Param{std::move(name), shape, logical_rows, init, decay, {}, {}, {}, {}, {}, {}}));
+  params_.push_back(std::make_unique<Param>(Param{std::move(name), shape, logical_rows, init, decay, {0, shape[0]}}));
   return *params_.back();
 }
 
@@ -107,24 +131,30 @@ int64_t Model::parameter_count() const {
   return n;
 }
 
-void Model::allocate_parameters(Arena& arena, Arena& states) {
-  for (const auto& p : params_) allocate(*p, arena, states, formats_);
-  rope_table_ = arena.alloc(Dtype::f32, {seq_len_, heads_.rotary_dim});
-}
-
-void Model::allocate_images(Arena& arena) {
-  for (Linear* l : linears()) l->allocate_images(arena);
+void Model::allocate(const Memory& m) {
+  for (const Unit& u : units_) {
+    Arena *grads = m.grads ? &(*m.grads)[static_cast<size_t>(u.slot)] : nullptr, *working = m.working ? &(*m.working)[static_cast<size_t>(u.slot)] : nullptr;
+    // The units of a slot begin at its beginning.
+    std::optional<Arena::Scope> lent_grads, lent_working;
+    if (grads) lent_grads.emplace(*grads);
+    if (working) lent_working.emplace(*working);
+    for (Param* p : u.params) octet::allocate(*p, {&m.lasting, &m.states, grads, working}, formats_);
+    for (Linear* l : u.linears) l->allocate_images(working ? *working : m.images);
+  }
+  rope_table_ = m.lasting.alloc(Dtype::f32, {seq_len_, heads_.rotary_dim});
 }
 
 void Model::initialize(Machine& machine, uint64_t seed, double perturbation) {
   machine.write(rope_table_, [&](const Tensor& t) { fill_rope_table(config_, t); });
   const double output_scale = config_.init_scale_output ? 1.0 / std::sqrt(2.0 * static_cast<double>(config_.num_hidden_layers)) : 1.0;
   for (const auto& p : params_) {
-    const int64_t n = p->shape.elements(), logical = p->logical_elements();
+    const int64_t first = p->own.first * p->row_elements(), n = p->own_elements(), logical = p->logical_elements();
     const Philox rng(seed, RngPurpose::init, p->name), twin(seed, RngPurpose::perturbation, p->name);
     const double std_dev = config_.initializer_range * (p->init == Init::normal_output ? output_scale : 1.0);
     const bool drawn = p->init == Init::normal || p->init == Init::normal_output;
-    const auto fill = [&](float* w, int64_t begin, int64_t end) {   // begin is even: neighbours share their random words
+    // w: of the own rows; elements count from the parameter's first. begin is even: neighbours share their random words.
+    const auto fill = [&](float* own, int64_t begin, int64_t end) {
+      float* w = own - first;
       for (int64_t i = begin; i < end; i += 2) {
         const auto draws = drawn ? rng.normals(static_cast<uint64_t>(i / 2)) : std::array{0.0, 0.0};
         for (int64_t j = i; j < std::min(i + 2, end); ++j) {
@@ -135,22 +165,21 @@ void Model::initialize(Machine& machine, uint64_t seed, double perturbation) {
     };
     write_master(machine, *p, [&](float* w) {
       constexpr int64_t tile = int64_t{1} << 14;
-      machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) { fill(w, t * tile, std::min(n, (t + 1) * tile)); });
+      machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) { fill(w, first + t * tile, first + std::min(n, (t + 1) * tile)); });
     });
   }
 }
 
 void Model::clear_states(Ctx& ctx) {
   for (const auto& p : params_) {
-    for (const Tensor* t : {&p->grad, &p->exp_avg, &p->exp_avg_sq}) ops::zero(ctx, *t);
+    for (const Tensor* t : {&p->grad, &p->own_grad, &p->exp_avg, &p->exp_avg_sq}) ops::zero(ctx, *t);
   }
 }
 
-void Model::refresh_weights(Ctx& ctx, QuantRegistry& quant) {
+void Model::refresh_working(Ctx& ctx) {
   for (const auto& p : params_) {
-    if (p->master.shape.rank() != 0 && p->working.dtype == Dtype::bf16) ops::cast_weights(ctx, p->master, p->working);
+    if (p->master.shape.rank() != 0 && p->working.dtype == Dtype::bf16 && p->own_elements() > 0) ops::cast_weights(ctx, p->master, p->own_working);
   }
-  refresh_images(ctx, quant, false);
 }
 
 WeightImages Model::early_images(QuantRegistry& quant, int64_t step) const {
@@ -168,12 +197,12 @@ void Model::count_images(QuantRegistry& quant) const {
 }
 
 void Model::zero_gradients(Ctx& ctx) {
-  std::set<const Param*> written;
-  for (const Linear* l : linears()) {
-    for (const Linear::Part& part : l->parts()) written.insert(part.weight);
-  }
-  for (const auto& p : params_) {
-    if (!written.contains(p.get())) ops::zero(ctx, p->grad);
+  for (const Unit& u : units_) zero_gradients(ctx, u);
+}
+
+void Model::zero_gradients(Ctx& ctx, const Unit& unit) {
+  for (const Param* p : unit.params) {
+    if (!written_.contains(p)) ops::zero(ctx, p->grad);
   }
 }
 
@@ -181,6 +210,9 @@ TokenGeometry Model::geometry(const TokenBatch& b) const {
   OCTET_CHECK(b.seq_len <= seq_len_, "sequence of {} tokens, the position table has {}", b.seq_len, seq_len_);
   return {b.tokens.elements(), b.seq_len, b.positions, b.document_start, rope_table_};
 }
+
+// The unit whose weights are used after those of `unit` in a forward pass.
+size_t Model::behind(size_t unit) const { return unit < blocks_.size() ? unit + 1 : head_unit_; }
 
 void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, const float* grad_scale) {
   Arena::Scope scope(pass.saved);
@@ -191,21 +223,33 @@ void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, const float* 
 
   Tensor x = pass.saved.alloc(dtype, stream), delta;
   {
+    use_weights(pass, 0, behind(0));
     Span span(pass.ctx.tracer, "embed", "forward");
     ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
   }
   // A layer's MLP output is read once, by the next norm; two buffers take turns.
   const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
   for (size_t l = 0; l < blocks_.size(); ++l) {
+    use_weights(pass, l + 1, behind(l + 1));
     blocks_[l]->forward(pass, t, x, delta, saved[l], mlp_out[l % 2]);
     x = saved[l].s2;
     delta = mlp_out[l % 2];
   }
   const Tensor grad = pass.saved.alloc(dtype, stream);
+  use_weights(pass, head_unit_, blocks_.empty() ? std::nullopt : std::optional(blocks_.size()));
+  call(pass, &UnitHooks::backward, head_unit_);
   head_->forward_backward(pass, x, delta, batch.labels, grad_scale, grad);
-  for (size_t l = blocks_.size(); l-- > 0;) blocks_[l]->backward(pass, t, saved[l], grad);
+  if (head_unit_ != 0) call(pass, &UnitHooks::gradients, head_unit_);
+  for (size_t l = blocks_.size(); l-- > 0;) {
+    use_weights(pass, l + 1, l > 0 ? std::optional(l) : std::nullopt);
+    call(pass, &UnitHooks::backward, l + 1);
+    blocks_[l]->backward(pass, t, saved[l], grad);
+    call(pass, &UnitHooks::gradients, l + 1);
+  }
+  if (head_unit_ != 0) call(pass, &UnitHooks::backward, 0);
   Span span(pass.ctx.tracer, "embed", "backward");
   ops::embedding_backward(pass.ctx, grad, batch.tokens, embedding_->grad);
+  call(pass, &UnitHooks::gradients, 0);
 }
 
 void Model::evaluate(Pass& pass, const TokenBatch& batch) {
@@ -216,6 +260,7 @@ void Model::evaluate(Pass& pass, const TokenBatch& batch) {
   const Shape stream{t.tokens, config_.hidden_size};
   Tensor x = pass.saved.alloc(dtype, stream), delta;
   {
+    use_weights(pass, 0, behind(0));
     Span span(pass.ctx.tracer, "embed", "forward");
     ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
   }
@@ -223,6 +268,7 @@ void Model::evaluate(Pass& pass, const TokenBatch& batch) {
   const Tensor residual[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
   const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
   for (size_t l = 0; l < blocks_.size(); ++l) {
+    use_weights(pass, l + 1, behind(l + 1));
     Arena::Scope layer(pass.saved);
     BlockSaved saved;
     blocks_[l]->forward(pass, t, x, delta, saved, mlp_out[l % 2]);
@@ -230,6 +276,7 @@ void Model::evaluate(Pass& pass, const TokenBatch& batch) {
     x = residual[l % 2];
     delta = mlp_out[l % 2];
   }
+  use_weights(pass, head_unit_, std::nullopt);
   head_->evaluate(pass, x, delta, batch.labels);
 }
 

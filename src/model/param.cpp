@@ -15,19 +15,30 @@ void in_parallel(Machine& machine, int64_t n, const std::function<void(int64_t b
 
 }  // namespace
 
-void allocate(Param& p, Arena& arena, Arena& states, const StateFormats& formats) {
+Tensor Param::own_part(const Tensor& whole) const {
+  Tensor t = whole;
+  if (t.data) t.data = static_cast<char*>(t.data) + static_cast<size_t>(own.first * row_elements()) * size_bytes(t.dtype);
+  t.shape = own_shape();
+  return t;
+}
+
+void allocate(Param& p, const ParamArenas& a, const StateFormats& formats) {
   OCTET_CHECK(!formats.remainder || formats.compute == Dtype::bf16, "a remainder below {} weights", name(formats.compute));
   p.master = p.remainder = {};
-  const bool is_working = formats.compute == Dtype::f32;
-  (formats.remainder ? p.remainder : p.master) = (is_working ? arena : states).alloc(formats.remainder ? Dtype::u16 : Dtype::f32, p.shape);
-  p.grad = arena.alloc(Dtype::f32, p.shape);
-  p.exp_avg = states.alloc(formats.moments, p.shape);
-  p.exp_avg_sq = states.alloc(formats.moments, p.shape);
-  p.working = is_working ? p.master : arena.alloc(Dtype::bf16, p.shape);
+  const bool master_is_working = formats.compute == Dtype::f32;
+  if (!master_is_working) (formats.remainder ? p.remainder : p.master) = a.states->alloc(formats.remainder ? Dtype::u16 : Dtype::f32, p.own_shape());
+  p.grad = (a.lent_grads ? a.lent_grads : a.lasting)->alloc(Dtype::f32, p.shape);
+  p.own_grad = a.lent_grads ? a.lasting->alloc(Dtype::f32, p.own_shape()) : p.own_part(p.grad);
+  p.exp_avg = a.states->alloc(formats.moments, p.own_shape());
+  p.exp_avg_sq = a.states->alloc(formats.moments, p.own_shape());
+  p.working = (a.lent_working ? a.lent_working : a.lasting)->alloc(formats.compute, p.shape);
+  p.own_working = a.lent_working ? a.lasting->alloc(formats.compute, p.own_shape()) : p.own_part(p.working);
+  if (master_is_working) p.master = p.own_working;
 }
 
 void write_master(Machine& machine, const Param& p, const std::function<void(float*)>& fill) {
-  const int64_t n = p.shape.elements();
+  const int64_t n = p.own_elements();
+  if (n == 0) return;
   const auto filled = [&](float* w) {
     fill(w);
     in_parallel(machine, n, [&](int64_t begin, int64_t end) {
@@ -37,7 +48,7 @@ void write_master(Machine& machine, const Param& p, const std::function<void(flo
   if (p.master.shape.rank() != 0) return machine.write(p.master, [&](const Tensor& t) { filled(t.as<float>()); });
   std::vector<float> w(static_cast<size_t>(n));
   filled(w.data());
-  machine.write(p.working, [&](const Tensor& working) {
+  machine.write(p.own_working, [&](const Tensor& working) {
     machine.write(p.remainder, [&](const Tensor& remainder) {
       in_parallel(machine, n, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
@@ -51,11 +62,12 @@ void write_master(Machine& machine, const Param& p, const std::function<void(flo
 }
 
 void read_master(Machine& machine, const Param& p, const std::function<void(const float*)>& use) {
+  if (p.own_elements() == 0) return use(nullptr);
   if (p.master.shape.rank() != 0) return machine.read(p.master, [&](const Tensor& t) { use(t.as<float>()); });
-  std::vector<float> w(static_cast<size_t>(p.shape.elements()));
-  machine.read(p.working, [&](const Tensor& working) {
+  std::vector<float> w(static_cast<size_t>(p.own_elements()));
+  machine.read(p.own_working, [&](const Tensor& working) {
     machine.read(p.remainder, [&](const Tensor& remainder) {
-      in_parallel(machine, p.shape.elements(), [&](int64_t begin, int64_t end) {
+      in_parallel(machine, p.own_elements(), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) w[static_cast<size_t>(i)] = join_master(working.as<bf16>()[i], remainder.as<uint16_t>()[i]);
       });
     });
@@ -64,6 +76,7 @@ void read_master(Machine& machine, const Param& p, const std::function<void(cons
 }
 
 void write_moment(Machine& machine, const Tensor& moment, const std::function<void(float*)>& fill) {
+  if (moment.elements() == 0) return;
   if (moment.dtype == Dtype::f32) return machine.write(moment, [&](const Tensor& t) { fill(t.as<float>()); });
   std::vector<float> values(static_cast<size_t>(moment.elements()));
   fill(values.data());
@@ -75,6 +88,7 @@ void write_moment(Machine& machine, const Tensor& moment, const std::function<vo
 }
 
 void read_moment(Machine& machine, const Tensor& moment, const std::function<void(const float*)>& use) {
+  if (moment.elements() == 0) return use(nullptr);
   if (moment.dtype == Dtype::f32) return machine.read(moment, [&](const Tensor& t) { use(t.as<float>()); });
   std::vector<float> values(static_cast<size_t>(moment.elements()));
   machine.read(moment, [&](const Tensor& t) {

@@ -1,5 +1,8 @@
 // Param: the one owner of a trained tensor: FP32 master, BF16 working copy, FP32 gradient and the two Adam moments.
 //
+// With ZeRO (optim/data_parallel.h) the masters and moments here are those of some rows, `own`, and the working copy and the gradient of all rows may be lent: memory that
+// parameters of other units use too, filled when it is their turn. Without it `own` is all rows.
+//
 // Two of them have compact forms (config optim.master_weights, optim.moments). A master may be kept as its BF16 working copy and the 16 bits below it
 // (numerics/master.h: nothing is lost); moments may be BF16, rounded stochastically (ops/optimizer.h).
 #pragma once
@@ -14,6 +17,11 @@ namespace octet {
 
 enum class Init : uint8_t { normal, normal_output, ones, zeros };  // normal_output: scaled by 1/sqrt(2 L) when the config says so
 
+// Rows of a tensor's first axis; of a vector, elements.
+struct RowRange {
+  int64_t first = 0, count = 0;
+};
+
 struct Param {
   std::string name;        // Hugging Face name; key of initialization and checkpoints
   Shape shape;             // padded: embedding and head rows to vocab_pad_multiple
@@ -21,13 +29,20 @@ struct Param {
   Init init;
   bool decay;              // weight decay: matrices yes, norms and biases no
 
-  Tensor master;                 // f32; empty when `remainder` is there
-  Tensor remainder;              // u16; empty when `master` is there
-  Tensor grad;                   // f32
-  Tensor exp_avg, exp_avg_sq;    // f32 or bf16
-  Tensor working;                // what GEMMs and norms read: bf16, or master itself for the recipe fp32
+  RowRange own{};                // rows whose state this rank keeps
 
-  int64_t logical_elements() const { return logical_rows * shape.elements() / shape[0]; }
+  Tensor master{};                     // own rows, f32; empty when `remainder` is there
+  Tensor remainder{};                  // own rows, u16; empty when `master` is there
+  Tensor exp_avg{}, exp_avg_sq{};      // own rows, f32 or bf16
+  Tensor grad{}, own_grad{};           // f32; own_grad: part of grad, or by itself where grad is lent
+  Tensor working{}, own_working{};     // what GEMMs and norms read: bf16, or f32 for the recipe fp32, whose own_working is the master
+
+  int64_t row_elements() const { return shape.elements() / shape[0]; }
+  int64_t logical_elements() const { return logical_rows * row_elements(); }
+  int64_t own_elements() const { return own.count * row_elements(); }
+  Shape own_shape() const { return shape.rank() == 1 ? Shape{own.count} : Shape{own.count, shape[1]}; }
+  // The own rows of a tensor of all rows.
+  Tensor own_part(const Tensor& whole) const;
 };
 
 struct StateFormats {
@@ -36,11 +51,16 @@ struct StateFormats {
   Dtype moments = Dtype::f32;        // f32 or bf16
 };
 
-// states: where the optimizer's own tensors go, those that no other operator reads: remainders, masters beside working copies, moments. It may be `arena`.
-void allocate(Param& p, Arena& arena, Arena& states, const StateFormats& formats);
+struct ParamArenas {
+  Arena* lasting;                // gradients and working copies
+  Arena* states;                 // what no other operator than the optimizer reads: remainders, masters beside working copies, moments; may be `lasting`
+  Arena* lent_grads = nullptr;   // of gradients, where they are lent
+  Arena* lent_working = nullptr;
+};
+void allocate(Param& p, const ParamArenas& arenas, const StateFormats& formats);
 
-// The FP32 values of a parameter's state as host arrays of its (padded) shape, whatever its form and place. Writing a master leaves the working copy to
-// Model::refresh_weights() unless they are one; ties are resolved (numerics/master.h), so that every form holds the same values.
+// The FP32 values of a parameter's own rows as host arrays, whatever their form and place. Writing a master leaves the working copy to
+// Model::refresh_working() unless they are one; ties are resolved (numerics/master.h), so that every form holds the same values.
 void write_master(Machine& machine, const Param& p, const std::function<void(float*)>& fill);
 void read_master(Machine& machine, const Param& p, const std::function<void(const float*)>& use);
 void write_moment(Machine& machine, const Tensor& moment, const std::function<void(float*)>& fill);

@@ -6,6 +6,8 @@
 
 namespace octet {
 
+struct UnitHooks;   // model/unit.h
+
 struct Pass {
   Ctx& ctx;
   QuantRegistry& quant;
@@ -14,7 +16,12 @@ struct Pass {
   bool statistics = true;     // stage amaxes and count; off for validation and for recomputation
   bool backward = true;       // one follows, which reads what is kept
   Dump* dump = nullptr;
-  int64_t micro_batch = 0;    // of the step, from 0: the first one's weight gradients are written, the others' added (Model::zero_gradients)
+  int64_t micro_batch = 0;    // of the step, from 0
+  // The first micro-batch's weight gradients are written, the others' added to them; where each micro-batch's go elsewhere (ZeRO 2, 3), all are written.
+  bool separate_gradients = false;
+  const UnitHooks* hooks = nullptr;   // null: nobody listens
+
+  bool writes_gradients() const { return micro_batch == 0 || separate_gradients; }
 
   QuantTarget target(int site) const { return statistics ? quant.target(site) : quant.silent_target(site); }
   void count(int site, const QuantSpec& spec, int64_t elements) const {
@@ -24,7 +31,7 @@ struct Pass {
   bool dumps(const std::string& module) const { return dump && dump->wants(module); }
   bool writes_dump(const std::string& module) const { return dumps(module) && !ctx.planning(); }
   // The same traversal keeping its results elsewhere.
-  Pass with_saved(Arena& arena) const { return {ctx, quant, arena, loss_sums, statistics, backward, dump, micro_batch}; }
+  Pass with_saved(Arena& arena) const { return {ctx, quant, arena, loss_sums, statistics, backward, dump, micro_batch, separate_gradients, hooks}; }
   // The same traversal while recomputing: results are identical, nothing is counted or dumped twice, and memory is temporary.
   Pass recomputing() const {
     Pass p = with_saved(ctx.scratch());

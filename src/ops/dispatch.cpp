@@ -184,6 +184,12 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   OCTET_FORWARD(copy, ctx, from, to);
 }
 
+void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
+  check_same("add", "to", to.shape, from.shape);
+  OCTET_CHECK(from.dtype == Dtype::f32 && to.dtype == Dtype::f32, "add: {} to {}, f32 expected", name(from.dtype), name(to.dtype));
+  OCTET_FORWARD(add, ctx, from, to);
+}
+
 void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
   const Shape& shape = t.grad.shape;
   OCTET_CHECK(given(t.master) != given(t.remainder), "adamw: masters are f32, or halves of which the upper ones are the working weights");
@@ -194,6 +200,7 @@ void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name
   OCTET_CHECK(t.grad.dtype == Dtype::f32 && (!given(t.master) || t.master.dtype == Dtype::f32), "adamw: gradients are {}, masters {}, f32 expected", name(t.grad.dtype),
               given(t.master) ? name(t.master.dtype) : "halves");
   OCTET_CHECK(!given(t.working) || t.working.dtype == Dtype::bf16, "adamw: working weights are {}, bf16 expected", name(t.working.dtype));
+  OCTET_CHECK(t.first_element % 8 == 0, "adamw: rows from element {}, a multiple of 8 expected", t.first_element);
   for (const Tensor* moment : {&t.m, &t.v}) check_same("adamw", "moment", moment->shape, shape);
   check_high_precision("adamw", "moment", t.m.dtype);
   OCTET_CHECK(t.m.dtype == Dtype::f32 || ctx.key || ctx.planning(), "adamw: moments are rounded stochastically, without a key{}", "");

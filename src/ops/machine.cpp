@@ -35,10 +35,11 @@ DeviceKind device_kind(const std::string& run_device) {
 Machine::Machine(const Options& options) : options_(options), pool_(options.threads) {
   if (options.kind != DeviceKind::cuda) return;
   const std::vector<cuda::DeviceInfo> present = cuda::list_devices();
-  if (!present.empty()) capability_ = present.front().capability;
+  const auto place = present.empty() ? size_t{0} : static_cast<size_t>(options.local_rank) % present.size();
+  if (!present.empty()) capability_ = present[place].capability;
   if (options.plan_only) return;
   if (present.empty()) throw Error(ExitCode::device, "\"cuda\", but this process has no GPU that it can use", "run.device", "set it to \"cpu\" or \"auto\"; octet doctor says why");
-  device_.reset(new cuda::Device(present.front().index));
+  device_.reset(new cuda::Device(present[place].index));
 }
 
 std::string Machine::name() const {
@@ -47,6 +48,8 @@ std::string Machine::name() const {
   const cuda::DeviceInfo& d = device_->info();
   return fmt::format("{} (compute capability {})", d.name, octet::name(d.capability));
 }
+
+std::string Machine::device_uuid() const { return device_ ? device_->info().uuid : std::string(); }
 
 double Machine::peak_flops() const {
   // NVIDIA H100 data sheet (SXM): 989.4 dense BF16 TFLOP/s with 132 multiprocessors; A100: 312 with 108; B200: 2250 with 148.

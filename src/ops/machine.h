@@ -34,6 +34,7 @@ class Machine {
     int threads = 0;                      // of the host's pool; 0: all usable cores
     GemmMath math = GemmMath::blas;       // how the CPU multiplies
     bool plan_only = false;               // no device is taken: contexts are for dry runs over counting arenas
+    int local_rank = 0;                   // ranks of one machine take its GPUs in turn
   };
   explicit Machine(const Options& options);
   ~Machine();
@@ -46,6 +47,8 @@ class Machine {
   // Of the GPU; of a dry run: of the first GPU here, or 9.0.
   Capability capability() const { return capability_; }
   std::string name() const;               // "CPU, 16 threads", "NVIDIA H200 (compute capability 9.0)"; of a dry run what it plans for
+  // Of the GPU, as nvidia-smi prints it; empty on a CPU.
+  std::string device_uuid() const;
   // What MFU is a share of, FLOP/s: the data sheet's dense BF16 figure of the GPU's generation, scaled by its multiprocessors; 0 on a CPU or an unknown GPU.
   double peak_flops() const;
   // Device memory in use now by everybody, and all there is; zeros on a CPU.

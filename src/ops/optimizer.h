@@ -11,13 +11,14 @@
 
 namespace octet {
 
-// The state of one parameter, all of one shape.
+// The state of one parameter, or of some of its rows, all of one shape.
 struct AdamwTensors {
   Tensor master;      // f32; or empty, and
   Tensor remainder;   // u16: masters are `working` and these lower halves (numerics/master.h)
   Tensor m, v;        // both f32, or both bf16: rounded stochastically, one random word an element (lower half for m, upper for v), keyed by seed, step, name
   Tensor grad;        // f32
   Tensor working;     // bf16; empty when masters are the working weights
+  int64_t first_element = 0;   // the place of the first one here in its parameter, for random words: a multiple of 8
 };
 
 namespace ops {

@@ -1,4 +1,4 @@
-// Reductions in a fixed order, and two plain memory operations. Sums: tiles of fixed size summed in double, then the tiles in index order.
+// Reductions in a fixed order, and plain operations on memory. Sums: tiles of fixed size summed in double, then the tiles in index order.
 #pragma once
 #include "core/context.h"
 
@@ -11,5 +11,6 @@ void sum_squares(Ctx& ctx, const Tensor& x, double* total);
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to);  // same shape and dtype
+void add(Ctx& ctx, const Tensor& from, const Tensor& to);   // to += from; same shape, f32
 
 }  // namespace octet::ops

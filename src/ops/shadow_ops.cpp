@@ -185,10 +185,15 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
   m.run(cuda::copy, cpu::copy, m.in(from), m.out("to", to));
 }
 
+void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
+  Mirror m(ctx, "add");
+  m.run(cuda::add, cpu::add, m.in(from), m.out("to", to));
+}
+
 void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
   Mirror m(ctx, "adamw");
   const AdamwTensors host{m.out("master", t.master).host, m.out("remainder", t.remainder).host, m.out("m", t.m).host, m.out("v", t.v).host, m.in(t.grad).host,
-                          m.out("working", t.working).host};
+                          m.out("working", t.working).host, t.first_element};
   m.run(cuda::adamw, cpu::adamw, Mirrored<AdamwTensors>{t, host}, step, name_hash, m.in(control), m.out("", images));
 }
 

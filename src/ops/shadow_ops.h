@@ -27,6 +27,7 @@ decltype(cpu::sum_squares) sum_squares;
 decltype(cpu::column_sums) column_sums;
 decltype(cpu::zero) zero;
 decltype(cpu::copy) copy;
+decltype(cpu::add) add;
 decltype(cpu::adamw) adamw;
 decltype(cpu::decide_step) decide_step;
 decltype(cpu::cast_weights) cast_weights;

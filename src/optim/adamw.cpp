@@ -8,7 +8,7 @@
 namespace octet {
 
 void gradient_squares(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, double* squares) {
-  for (size_t i = 0; i < params.size(); ++i) ops::sum_squares(ctx, params[i]->grad, squares ? squares + i : nullptr);
+  for (size_t i = 0; i < params.size(); ++i) ops::sum_squares(ctx, params[i]->own_grad, squares ? squares + i : nullptr);
 }
 
 void adamw_update(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, const OptimConfig& optim, double lr, int64_t update, const StepControl* control,
@@ -19,8 +19,9 @@ void adamw_update(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, c
   for (const auto& p : params) {
     step.weight_decay = p->decay ? f(optim.weight_decay) : 0.0f;
     const auto image = images.find(p.get());
+    if (p->own_elements() == 0) continue;
     const bool separate_copy = p->working.dtype == Dtype::bf16;
-    ops::adamw(ctx, {p->master, p->remainder, p->exp_avg, p->exp_avg_sq, p->grad, separate_copy ? p->working : Tensor{}}, step, fnv1a64(p->name), control,
+    ops::adamw(ctx, {p->master, p->remainder, p->exp_avg, p->exp_avg_sq, p->own_grad, separate_copy ? p->own_working : Tensor{}, p->own.first * p->row_elements()}, step, fnv1a64(p->name), control,
                image != images.end() ? image->second : QuantizedOut{});
   }
 }

@@ -79,7 +79,9 @@ QuantTarget QuantRegistry::target(int site) {
   float *scale = placed ? device_.scale : scale_.data(), *amax = placed ? device_.amax : amax_.data();
   int64_t* nonfinite = placed ? device_.nonfinite : nonfinite_.data();
   QuantTarget t{uses_stored_scale(site) ? scale + i : nullptr, amax + i, nonfinite + i, fnv1a64(sites_[i].name)};
-  if (due_ && sites_[i].watched) {
+  const bool measured = counts_weights_ || sites_[i].role != Role::w;
+  if (!measured) t.nonfinite = nullptr;
+  if (due_ && sites_[i].watched && measured) {
     ImageHealth* health = placed ? device_.health : health_.data();
     t.row_health = health + 2 * i;
     // Two images of the same bytes are measured once.
@@ -87,6 +89,15 @@ QuantTarget QuantRegistry::target(int site) {
   }
   return t;
 }
+
+void QuantRegistry::set_ranks(int64_t ranks, bool counts_weights) {
+  ranks_ = ranks;
+  counts_weights_ = counts_weights;
+}
+
+Tensor QuantRegistry::staged_amax() { return {device_.scale ? device_.amax : amax_.data(), Dtype::f32, {sites()}}; }
+
+Tensor QuantRegistry::staged_nonfinite() { return {device_.scale ? device_.nonfinite : nonfinite_.data(), Dtype::i64, {sites()}}; }
 
 QuantTarget QuantRegistry::early_target(int site) {
   const auto i = static_cast<size_t>(site);
@@ -131,7 +142,10 @@ void QuantRegistry::begin_step(int64_t step) {
   if (due_) std::fill(health_.begin(), health_.end(), ImageHealth{});
 }
 
-void QuantRegistry::count(int site, Dtype format, int64_t n) { elements_[static_cast<size_t>(sites_[static_cast<size_t>(site)].role)][static_cast<size_t>(format)] += n; }
+void QuantRegistry::count(int site, Dtype format, int64_t n) {
+  const Role role = sites_[static_cast<size_t>(site)].role;
+  elements_[static_cast<size_t>(role)][static_cast<size_t>(format)] += role == Role::w ? n : n * ranks_;
+}
 
 QuantRegistry::Counts QuantRegistry::counted_since(const Counts& before) const {
   Counts more = elements_;

@@ -54,6 +54,10 @@ class QuantRegistry {
   // Returns the site's number. Names, MODULE/TENSOR, are unique. row, col: what its two images are; either may be unquantized.
   int add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col);
 
+  // Of a job: x and dy are counted `ranks` times, since every data-parallel rank quantizes as many of its own; weights, which all of them quantize, are checked and
+  // measured by one (counts_weights).
+  void set_ranks(int64_t ranks, bool counts_weights);
+
   // Puts the arrays of kernels into device memory (or counts them). Without this call they are the host's own.
   void place(Arena& arena);
   // What has to be copied: to the device after begin_step() and restore(), from it before anything that looks at a step's results. Empty without place().
@@ -73,6 +77,11 @@ class QuantRegistry {
   QuantTarget early_target(int site);
   // Whether images for step `step` may be made so: their scales come from the weights alone, they are rounded to nearest, and that step wants no statistics of them.
   bool made_early(int site, int64_t step) const;
+
+  // What kernels staged in this step, in the memory of the device, for maxima and sums over ranks: [sites] f32 and i64. Statistics, on the host: [2 x sites].
+  Tensor staged_amax();
+  Tensor staged_nonfinite();
+  std::vector<ImageHealth>& statistics() { return health_; }
 
   // Enters step `step` (from 0), before its other weight images are made: staged amaxes, non-finite counts and statistics begin anew, with what early images staged.
   void begin_step(int64_t step);
@@ -149,6 +158,8 @@ class QuantRegistry {
   std::vector<float> scale_, amax_, early_amax_, history_;
   std::vector<int64_t> nonfinite_, early_nonfinite_;
   Counts elements_{};
+  int64_t ranks_ = 1;
+  bool counts_weights_ = true;
   int64_t length_ = 16;
   bool most_recent_ = false;
 };

@@ -39,7 +39,9 @@ MetricsWriter::MetricsWriter(const std::filesystem::path& run_dir) : path_(run_d
   }
 }
 
-MetricsWriter::~MetricsWriter() { ::close(fd_); }
+MetricsWriter::~MetricsWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
 
 void MetricsWriter::fail(const char* doing) const {
   throw Error(ExitCode::checkpoint, std::string(doing) + ": " + std::strerror(errno), path_.string(),
@@ -105,6 +107,7 @@ void MetricsWriter::append(json line, const json& extra) {
 }
 
 void MetricsWriter::write_whole(const std::string& text) {
+  if (fd_ < 0) return;
   struct stat before {};
   if (::fstat(fd_, &before) != 0) fail("cannot write");
   for (size_t done = 0; done < text.size();) {

@@ -28,6 +28,8 @@ class MetricsWriter {
   // Opens or creates RUN/metrics.jsonl. An unfinished last line of a killed run is removed (completed when only its newline is
   // missing) and recorded as the event "metrics_repaired". Throws Error(checkpoint) when the file cannot be opened or written.
   explicit MetricsWriter(const std::filesystem::path& run_dir);
+  // Writes nothing: for ranks of a job whose first one writes.
+  MetricsWriter() = default;
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;

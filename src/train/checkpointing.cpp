@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "config/nearest.h"
@@ -9,6 +10,11 @@
 
 namespace octet {
 namespace {
+
+// Own rows that exist in a checkpoint: without padding.
+RowRange logical_rows(const Param& p) { return {p.own.first, std::clamp<int64_t>(p.logical_rows - p.own.first, 0, p.own.count)}; }
+
+Shape with_rows(const Shape& shape, int64_t rows) { return shape.rank() == 1 ? Shape{rows} : Shape{rows, shape[1]}; }
 
 Shape logical_shape(const Param& p) { return p.shape.rank() == 1 ? Shape{p.logical_rows} : Shape{p.logical_rows, p.shape[1]}; }
 
@@ -123,12 +129,27 @@ int64_t saved_history_length(const Checkpoint& c) {
 
 }  // namespace
 
+SaveGroup save_group(const Mesh& mesh) {
+  if (!mesh.all()) return {};
+  return {mesh.rank(), mesh.size(), [&mesh](const std::string& mine) { return exchange(*mesh.all(), mine); }, mesh.host()};
+}
+
 std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int64_t keep_last, Engine& engine, const RunState& s, const nlohmann::json& resolved) {
   std::vector<TensorToSave> tensors;
+  const Layout& layout = engine.mesh().layout();
+  int64_t number = 0;
   for (const auto& p : engine.model().params()) {
+    // Replicas have the same rows: they take the tensors in turn.
+    if (number++ % layout.replicas != layout.replica) continue;
+    const RowRange own = logical_rows(*p);
+    if (own.count == 0) continue;
     const auto add = [&](const char* group, const std::string& tensor, FetchBytes fetch) {
-      TensorToSave t{group, tensor, Dtype::f32, logical_shape(*p)};
+      TensorToSave t{group, tensor, Dtype::f32, with_rows(logical_shape(*p), own.count)};
       t.fetch = std::move(fetch);
+      if (own.count != p->logical_rows) {
+        t.global_shape = logical_shape(*p);
+        t.offset = p->shape.rank() == 1 ? Shape{own.first} : Shape{own.first, 0};
+      }
       tensors.push_back(std::move(t));
     };
     Machine& machine = engine.machine();
@@ -152,15 +173,18 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int
                           {"device", device_of(engine.machine())},
                           {"config", resolved}};
   if (const nlohmann::json products = products_json(engine.machine()); !products.is_null()) state["products"] = products;
+  const Mesh& mesh = engine.mesh();
   if (quant.has_state()) {
     state["fp8"] = {{"sites", quant.site_names()}, {"amax_history_len", quant.history_length()}};
-    tensors.push_back({"state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data()});
-    tensors.push_back({"state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, quant.history().data()});
+    if (mesh.first()) {   // all ranks have the same
+      tensors.push_back({"state", "fp8/scale", Dtype::f32, vector_shape(quant.scales().size()), quant.scales().data()});
+      tensors.push_back({"state", "fp8/amax_history", Dtype::f32, {quant.sites(), quant.history_length()}, quant.history().data()});
+    }
   }
   SaveOptions options;
   options.step = s.step;
   options.keep_last = keep_last;
-  return save_checkpoint(checkpoints_dir, options, tensors, state);
+  return save_checkpoint(checkpoints_dir, options, tensors, state, save_group(mesh));
 }
 
 RunState read_state(const Checkpoint& c) {
@@ -185,10 +209,11 @@ RunState read_state(const Checkpoint& c) {
 
 namespace {
 
-// A parameter's array as the checkpoint has it, without padded rows, which are zero.
+// A parameter's own rows as the checkpoint has them, without padded rows, which are zero.
 void read_logical(const Checkpoint& c, const char* group, const std::string& tensor, const Param& p, float* values) {
-  c.read(group, tensor, Dtype::f32, logical_shape(p), values);
-  std::fill(values + p.logical_elements(), values + p.shape.elements(), 0.0f);
+  const RowRange rows = logical_rows(p);
+  if (rows.count > 0) c.read_rows(group, tensor, Dtype::f32, logical_shape(p), rows.first, rows.count, values);
+  std::fill(values + rows.count * p.row_elements(), values + p.own_elements(), 0.0f);
 }
 
 void read_masters(const Checkpoint& c, Engine& engine) {

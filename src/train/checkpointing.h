@@ -22,6 +22,10 @@ struct RunState {
   BlendState blend;
 };
 
+// How a job's ranks talk in the checkpoint store. The mesh outlives it.
+SaveGroup save_group(const Mesh& mesh);
+
+// Called by all ranks of a job.
 std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int64_t keep_last, Engine& engine, const RunState& state, const nlohmann::json& resolved);
 
 // The state a checkpoint was saved with, for what must be known before the engine and the sampler are built.

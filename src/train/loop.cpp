@@ -15,6 +15,8 @@ namespace {
 
 // Phases without a known duration: the first step (pages and caches are cold), validation, saving.
 constexpr double long_phase_s = 600;
+// Of several ranks, behind the deadline of their communication, whose message says more.
+constexpr double grace_s = 5;
 constexpr double shadowed_phase_s = 86400;   // the CPU computes it too
 
 // Of a run with a shadow, at its end.
@@ -24,12 +26,21 @@ std::string shadow_table(const Shadow& shadow) {
   return t.text();
 }
 
+// What the first rank sent in this process, by group, operation and type.
+nlohmann::json traffic_json(const Mesh& mesh) {
+  nlohmann::json all = nlohmann::json::object();
+  for (const auto& [group, table] : mesh.traffic()) {
+    for (const auto& [what, sent] : table) all[group][fmt::format("{}/{}", what.first, name(what.second))] = {{"calls", sent.calls}, {"bytes", sent.bytes}};
+  }
+  return all;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); }
 
 }  // namespace
 
-TrainLoop::TrainLoop(const RunConfig& config, const TrainOptions& options, const nlohmann::json& resolved, Engine& engine, DataSession& data, RunDir& run_dir,
-                     Console& console, MetricsWriter& metrics, RunState state, double peak_flops)
+TrainLoop::TrainLoop(const RunConfig& config, const TrainOptions& options, const nlohmann::json& resolved, Engine& engine, DataSession& data,
+                     const std::filesystem::path& run_dir, Console& console, MetricsWriter& metrics, RunState state, double peak_flops)
     : config_(config),
       options_(options),
       resolved_(resolved),
@@ -42,10 +53,10 @@ TrainLoop::TrainLoop(const RunConfig& config, const TrainOptions& options, const
       peak_flops_(peak_flops),
       flops_per_token_(flops_per_token(config.model, config.data.seq_len)),
       dump_request_(parse_dump_request(options.dump)),
-      watchdog_(config.guard.deadline_s) {
+      watchdog_(config.guard.deadline_s, engine.mesh().alone() ? 0 : grace_s) {
   if (state_.step > 0) saved_step_ = state_.step;
   first_step_ = state_.step + 1;
-  if (config.log.tensorboard) {
+  if (config.log.tensorboard && engine.mesh().first()) {
     TensorBoardOptions tb;
     tb.megatron_names = config.log.names == "megatron";
     tb.global_batch = config.batch.global;
@@ -53,13 +64,14 @@ TrainLoop::TrainLoop(const RunConfig& config, const TrainOptions& options, const
     tb.flops_per_token = flops_per_token_;
     tb.finished_steps = state_.step;
     tb.finished_samples = state_.samples;
-    tensorboard_.emplace(run_dir.path(), tb, resolved.dump(2));
+    tensorboard_.emplace(run_dir, tb, resolved.dump(2));
   }
 }
 
 ExitCode TrainLoop::run() {
   StopRequests stop(options_.exit_after_minutes);
-  const auto loader = data_.loader(state_.samples);
+  const Layout& layout = engine_.mesh().layout();
+  const auto loader = data_.loader(state_.samples, {}, layout.dp_rank(), layout.dp());
   ExitCode code = ExitCode::ok;
   while (state_.step < config_.run.steps) {
     start_trace(state_.step + 1);
@@ -67,7 +79,7 @@ ExitCode TrainLoop::run() {
     if (config_.eval.interval > 0 && state_.step % config_.eval.interval == 0) validate();
     if (config_.ckpt.interval > 0 && state_.step % config_.ckpt.interval == 0) save();
     if (state_.step + 1 >= config_.log.profile_end) end_trace();
-    if (const auto reason = stop.pending(); reason && state_.step < config_.run.steps) {
+    if (const auto reason = stop_reason(stop); reason && state_.step < config_.run.steps) {
       code = *reason;
       break;
     }
@@ -79,12 +91,25 @@ ExitCode TrainLoop::run() {
   return code;
 }
 
+void TrainLoop::begin_phase(int64_t step, const char* phase, double minimum_s) {
+  watchdog_.begin(step, phase, minimum_s);
+  engine_.mesh().set_deadline(watchdog_.deadline_s());
+}
+
+// A signal reaches the ranks at different moments, or some of them only.
+std::optional<ExitCode> TrainLoop::stop_reason(const StopRequests& stop) const {
+  const std::optional<ExitCode> own = stop.pending();
+  if (!engine_.mesh().all()) return own;
+  const int64_t code = max_of(*engine_.mesh().all(), own ? static_cast<int64_t>(*own) : 0);
+  return code ? std::optional(static_cast<ExitCode>(code)) : std::nullopt;
+}
+
 void TrainLoop::one_step(data::StepLoader& loader) {
   const int64_t number = state_.step + 1;
   Span span(tracer_.get(), "step", tracer_ ? std::to_string(number) : std::string());
   const auto begin = std::chrono::steady_clock::now();
   const double patience = engine_.shadow() ? shadowed_phase_s : number == first_step_ ? long_phase_s : 0;
-  watchdog_.begin(number, "reading the batch", patience);
+  begin_phase(number, "reading the batch", patience);
   const data::StepBatch& batch = [&]() -> const data::StepBatch& {
     Span read(tracer_.get(), "read batch", "");
     return loader.next();
@@ -92,7 +117,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   const double data_seconds = seconds_since(begin);
   std::unique_ptr<Dump> dump;
   if (dump_request_ && dump_request_->step == number) dump = std::make_unique<Dump>(dump_request_->modules, engine_.machine());
-  watchdog_.begin(number, "the training step", patience);
+  begin_phase(number, "the training step", patience);
   const StepResult result = engine_.step(batch, state_.step, dump.get());
   watchdog_.idle();
   const double seconds = seconds_since(begin);
@@ -108,7 +133,7 @@ void TrainLoop::one_step(data::StepLoader& loader) {
   if (engine_.shadow()) console_.message(engine_.shadow()->summary());
   if (dump) {
     Span write(tracer_.get(), "write dump", "");
-    const auto path = write_dump(run_dir_.path(), *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name,
+    const auto path = write_dump(run_dir_, *dump, number, static_cast<int64_t>(batch.micro.size()), engine_.model().precision().base().name,
                                  engine_.machine().kind() == DeviceKind::cpu ? config_.run.cpu_gemm : "cublaslt", config_.model.tie_word_embeddings);
     console_.message(fmt::format("dump of step {} written to {}", number, path.string()));
     metrics_.event("dump", {{"step", number}, {"path", path.string()}});
@@ -134,7 +159,7 @@ void TrainLoop::record(const StepResult& r, const data::StepBatch& batch, double
   record.skipped = r.skipped;
   std::optional<double> mfu;   // unknown on a GPU whose peak is
   if (peak_flops_ > 0) mfu = flops_per_token_ * record.tokens_per_s / peak_flops_;
-  nlohmann::json extra = {{"valid_tokens", batch.valid_tokens}, {"data_ms", data_seconds * 1e3}, {"sample_hash", fmt::format("{:016x}", data::sample_hash(batch))}};
+  nlohmann::json extra = {{"valid_tokens", r.valid_tokens}, {"data_ms", data_seconds * 1e3}, {"sample_hash", fmt::format("{:016x}", data::sample_hash(batch))}};
   if (mfu) extra["mfu_causal"] = *mfu;
   if (config_.optim.z_loss > 0) extra["z_loss"] = r.z_loss;
   if (r.skipped) extra["skipped"] = true;
@@ -177,8 +202,10 @@ void TrainLoop::note_skipped(const StepResult& r) {
   if (!options_.strict && !given_up) return;
   end_trace();
   console_.finish();
-  throw Error(ExitCode::non_finite, text + (given_up ? fmt::format(" ({} steps in a row)", consecutive_skips_) : ""), run_dir_.path().string(),
+  Error error(ExitCode::non_finite, text + (given_up ? fmt::format(" ({} steps in a row)", consecutive_skips_) : ""), run_dir_.string(),
               given_up ? "lower the learning rate, or give the named module a wider recipe with precision.rules; the last checkpoint is from before" : "--strict makes this an error");
+  error.shared = true;   // of a job: all ranks see the same step
+  throw error;
 }
 
 void TrainLoop::validate() {
@@ -189,7 +216,7 @@ void TrainLoop::validate() {
   nlohmann::json extra = nlohmann::json::object();
   std::vector<std::pair<std::string, double>> losses;   // the first set is the one comparisons use
   for (const ValidationSet& set : data_.validation()) {
-    watchdog_.begin(state_.step, "validation", patience);
+    begin_phase(state_.step, "validation", patience);
     losses.emplace_back(set.name, engine_.evaluate(set.batches));
     if (engine_.shadow()) console_.message(engine_.shadow()->summary());
     if (!config_.data.valid.empty()) extra["sets"][set.name] = losses.back().second;
@@ -207,8 +234,8 @@ void TrainLoop::save() {
   if (tensorboard_) tensorboard_->flush();
   Span span(tracer_.get(), "save checkpoint", "");
   const auto begin = std::chrono::steady_clock::now();
-  watchdog_.begin(state_.step, "saving a checkpoint", long_phase_s);
-  const auto path = save_run(run_dir_.checkpoints_dir(), config_.ckpt.keep_last, engine_, state_, resolved_);
+  begin_phase(state_.step, "saving a checkpoint", long_phase_s);
+  const auto path = save_run(run_dir_ / "checkpoints", config_.ckpt.keep_last, engine_, state_, resolved_);
   watchdog_.idle();
   saved_step_ = state_.step;
   metrics_.event("checkpoint", {{"step", state_.step}, {"path", path.string()}, {"seconds", seconds_since(begin)}, {"sources", source_counters()}});
@@ -225,7 +252,7 @@ nlohmann::json TrainLoop::source_counters() const {
 }
 
 void TrainLoop::start_trace(int64_t step) {
-  if (!config_.log.profile || tracer_ || step < config_.log.profile_start || step >= config_.log.profile_end) return;
+  if (!config_.log.profile || tracer_ || !engine_.mesh().first() || step < config_.log.profile_start || step >= config_.log.profile_end) return;
   TraceHooks hooks = options_.trace_hooks;
   if (engine_.machine().kind() == DeviceKind::cuda) hooks.settle = [this] { engine_.machine().synchronize(); };
   tracer_ = std::make_unique<Tracer>(hooks);
@@ -235,7 +262,7 @@ void TrainLoop::start_trace(int64_t step) {
 void TrainLoop::end_trace() {
   if (!tracer_) return;
   engine_.set_tracer(nullptr);
-  const auto path = run_dir_.path() / "trace.json";
+  const auto path = run_dir_ / "trace.json";
   write_file_atomic(path, tracer_->json(), ExitCode::checkpoint);
   console_.message(fmt::format("trace of {} spans written to {}", tracer_->spans(), path.string()));
   if (tracer_->left_out() > 0) console_.message(fmt::format("warning: the trace is full, {} spans are left out; profile fewer steps", tracer_->left_out()));
@@ -258,6 +285,7 @@ void TrainLoop::finish(ExitCode code) {
                              {"sources", source_counters()},
                              {"skipped_steps", state_.skipped_steps},
                              {"nonfinite_elements", state_.nonfinite_elements},
+                             {"traffic", traffic_json(engine_.mesh())},
                              {"exit_code", static_cast<int>(code)}});
   console_.finish();
   if (engine_.shadow()) console_.message(shadow_table(*engine_.shadow()));

@@ -39,11 +39,9 @@ DataSession::DataSession(const RunConfig& c, const std::vector<SourceState>* sav
   options_.document_mask = c.data.document_mask;
   options_.reset_position_ids = c.data.reset_position_ids;
   if (c.data.pad_id) options_.pad_id = static_cast<int32_t>(*c.data.pad_id);
-  // data.prefetch counts micro-batches; the ring holds whole steps. As many threads as micro-batches hide reads that each take several times
-  // a step's share of the time.
+  prefetch_ = c.data.prefetch;
+  // As many threads as micro-batches read ahead hide reads that each take several times a step's share of the time.
   constexpr int64_t most_readers = 16;
-  const int64_t micro_batches = c.batch.global / c.batch.micro;
-  options_.prefetch_steps = (c.data.prefetch + micro_batches - 1) / micro_batches;
   options_.readers = std::clamp<int64_t>(c.data.prefetch, 1, most_readers);
 
   blend_state_.samples = saved_blend && saved_blend->samples > 0 ? saved_blend->samples : c.run.steps * c.batch.global;
@@ -215,8 +213,13 @@ void DataSession::make_validation(const RunConfig& c) {
   validation_.push_back({"valid", data::window_batches(data::blended_windows(views, weights, c.eval.samples), options_)});
 }
 
-std::unique_ptr<data::StepLoader> DataSession::loader(int64_t first_sample, data::SampleReader reader) const {
+std::unique_ptr<data::StepLoader> DataSession::loader(int64_t first_sample, data::SampleReader reader, int64_t rank, int64_t ranks) const {
   data::LoaderOptions o = options_;
+  o.rank = rank;
+  o.ranks = ranks;
+  // The ring holds whole steps.
+  const int64_t micro_batches = o.global / o.micro / ranks;
+  o.prefetch_steps = (prefetch_ + micro_batches - 1) / micro_batches;
   o.first_sample = first_sample - blend_state_.begins_at;
   std::vector<const data::GptDataset*> sources;
   for (const auto& t : train_) sources.push_back(t.get());

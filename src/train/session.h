@@ -53,8 +53,8 @@ class DataSession {
   // Nothing consumed yet, or as saved.
   const std::vector<SourceState>& states() const { return states_; }
   const BlendState& blend_state() const { return blend_state_; }
-  // A loader that goes on behind `first_sample` consumed samples. reader: as StepLoader's.
-  std::unique_ptr<data::StepLoader> loader(int64_t first_sample, data::SampleReader reader = {}) const;
+  // A loader that goes on behind `first_sample` consumed samples. reader: as StepLoader's. rank, ranks: LoaderOptions.
+  std::unique_ptr<data::StepLoader> loader(int64_t first_sample, data::SampleReader reader = {}, int64_t rank = 0, int64_t ranks = 1) const;
 
  private:
   void open_train(const RunConfig& c, const std::vector<SourceState>* saved);
@@ -66,6 +66,7 @@ class DataSession {
   const data::TokenSource& open(const std::string& path, const std::string& format, const RunConfig& c);
 
   data::LoaderOptions options_;
+  int64_t prefetch_;                             // micro-batches
   std::vector<std::unique_ptr<data::TokenSource>> files_;
   std::vector<std::unique_ptr<data::GptDataset>> train_;
   std::vector<double> shares_;

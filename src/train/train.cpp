@@ -2,12 +2,19 @@
 #include "train/train.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
+#include <memory>
+#include <numeric>
+#include <optional>
 #include <utility>
 
+#include "checkpoint/run_dir.h"
+#include "comm/agree.h"
 #include "config/config_io.h"
 #include "config/model_size.h"
 #include "config/nearest.h"
@@ -16,6 +23,8 @@
 #include "core/version.h"
 #include "cpu/cpu_ops.h"
 #include "report/table.h"
+#include "train/checkpointing.h"
+#include "train/cores.h"
 #include "train/health_lines.h"
 #include "train/loop.h"
 
@@ -30,8 +39,12 @@ std::string memory_table(const RunConfig& c, const MemoryPlan& m) {
   t.add_row({placed(c.optim.master_weights == "fp32" ? "master weights (FP32)" : "16-bit remainders of the master weights", m.offloaded && m.working), human_bytes(m.master)});
   t.add_row({placed(fmt::format("Adam moments ({})", c.optim.moments == "fp32" ? "FP32" : "BF16"), m.offloaded != 0), human_bytes(m.moments)});
   t.add_row({"gradients (FP32)", human_bytes(m.gradients)});
-  t.add_row({"working weights (BF16)", human_bytes(m.working)});
+  t.add_row({c.precision.recipe == "fp32" ? "working weights of other ranks' rows (FP32)" : "working weights (BF16)", human_bytes(m.working)});
   t.add_row({"quantized weight images", human_bytes(m.images)});
+  const auto sum = [](const auto& slots) { return std::accumulate(slots.begin(), slots.end(), size_t{0}); };
+  if (sum(m.lent_grads) > 0) t.add_row({"gradients of the layers at hand (FP32)", human_bytes(sum(m.lent_grads))});
+  if (sum(m.lent_working) > 0) t.add_row({"weights of the layers at hand, their images", human_bytes(sum(m.lent_working))});
+  if (m.communication > 0) t.add_row({"communication", human_bytes(m.communication)});
   t.add_row({"activations of a micro-batch", human_bytes(m.activations)});
   t.add_row({"scratch", human_bytes(m.scratch)});
   if (gpu) {
@@ -56,7 +69,10 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
     text += fmt::format("data: {} ({} tokens, {} epochs of the training split)", c.data.train[k].path, source.set().tokens(), source.epochs());
     text += data.sources() > 1 ? fmt::format(" | {:.2f} % of the samples\n", 100 * data.share(k)) : " | ";
   }
-  text += fmt::format("{} steps of {} tokens ({} micro-batches of {} x {})\n", c.run.steps, per_step, c.batch.global / c.batch.micro, c.batch.micro, c.data.seq_len);
+  const Mesh& mesh = engine.mesh();
+  const int64_t micro_batches = c.batch.global / c.batch.micro / mesh.layout().dp();
+  text += fmt::format("{} steps of {} tokens ({} micro-batches of {} x {}{})\n", c.run.steps, per_step, micro_batches, c.batch.micro, c.data.seq_len, mesh.alone() ? "" : " on each rank");
+  if (!mesh.alone()) text += fmt::format("{}{}\n", layout_text(mesh.layout()), mesh.shards() ? fmt::format(", zero {}", c.parallel.zero) : ", nothing sharded");
   if (!r.emulation().empty()) text += fmt::format("emulation: {}; products of exactly decoded operands stand in for it\n", r.emulation());
   if (c.precision.calibration_steps > 0) text += fmt::format("calibration: the first {} steps collect magnitudes\n", c.precision.calibration_steps);
   if (r.uses(Scaling::delayed)) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);
@@ -116,15 +132,13 @@ void check_unsaved_run(const std::filesystem::path& dir, const nlohmann::json& r
   note_changes(to_json(from_json(load_config_file(config.string()))), resolved, options, changes);
 }
 
-// Reads the newest checkpoint and adapts config and resolved to it.
-void read_checkpoint(const std::filesystem::path& checkpoints, const TrainOptions& options, StartingPoint& start, RunConfig& config, nlohmann::json& resolved) {
-  const auto path = latest_checkpoint(checkpoints, start.notes);
-  if (!path) return;
-  start.checkpoint = Checkpoint::open(*path);
+// Reads the checkpoint to go on from and adapts config and resolved to it.
+void read_checkpoint(const std::filesystem::path& path, const TrainOptions& options, StartingPoint& start, RunConfig& config, nlohmann::json& resolved) {
+  start.checkpoint = Checkpoint::open(path);
   start.state = read_state(*start.checkpoint);
   const nlohmann::json& state = start.checkpoint->state();
   const nlohmann::json saved = state.is_object() && state.contains("config") ? state["config"] : nlohmann::json();
-  if (!saved.is_object()) throw Error(ExitCode::checkpoint, "the state has no usable \"config\"", path->string(), "resume from another checkpoint");
+  if (!saved.is_object()) throw Error(ExitCode::checkpoint, "the state has no usable \"config\"", path.string(), "resume from another checkpoint");
   // Defaults that were derived from the first run's length stay, also in a longer run: the schedule and the histories are those it began with.
   for (const std::string& key : options.derived) {
     const nlohmann::json::json_pointer pointer(key);
@@ -167,6 +181,8 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
                           {"device", engine.machine().name()},
                           {"threads", engine.machine().pool().threads()},
                           {"memory_bytes", engine.memory().total()},
+                          {"ranks", engine.mesh().size()},
+                          {"layout", layout_text(engine.mesh().layout())},
                           {"data", sources}});
   if (const auto watched = engine.quant().health(); !watched.empty()) metrics.event("stats_sites", {{"sites", health_sites(watched)}});
   if (start.checkpoint) console.message(fmt::format("resumed from {} at step {}", from, start.state.step));
@@ -205,12 +221,18 @@ void check_stats_modules(const RunConfig& config, Engine& engine) {
   }
 }
 
-ExitCode dry_run(const RunConfig& config, const TrainOptions& options) {
-  DataSession data(config);
-  Engine engine(config, Engine::Memory::plan_only, dump_modules(config, options));
-  check_stats_modules(config, engine);
-  fmt::print("{}{}", banner(config, engine, data), memory_table(config, engine.memory()));
-  for (const std::string& note : data.notes()) fmt::print("warning: {}\n", note);
+ExitCode dry_run(const RunConfig& config, const TrainOptions& options, const Mesh& mesh, World& world, Comm* all) {
+  std::optional<DataSession> data;
+  std::optional<Engine> plan;
+  agree(all, world, [&] {
+    data.emplace(config);
+    plan.emplace(config, Engine::Memory::plan_only, dump_modules(config, options), &mesh);
+    check_stats_modules(config, *plan);
+  });
+  if (!mesh.first()) return ExitCode::ok;
+  Engine& engine = *plan;
+  fmt::print("{}{}", banner(config, engine, *data), memory_table(config, engine.memory()));
+  for (const std::string& note : data->notes()) fmt::print("warning: {}\n", note);
   for (const std::string& note : engine.model().precision().base().notes) fmt::print("warning: {}\n", note);
   fmt::print("FLOPs a token (model_causal): {}\n", human_count(flops_per_token(config.model, config.data.seq_len)));
   return ExitCode::ok;
@@ -224,46 +246,84 @@ void prepare_products(const RunConfig& config, Engine& engine, StartingPoint& st
                               human_bytes(engine.machine().memory_use().total)));
 }
 
-}  // namespace
-
-ExitCode train(const RunConfig& requested, const TrainOptions& options, const nlohmann::json& resolved_request) {
-  RunConfig config = requested;
-  nlohmann::json resolved = resolved_request;
-  const bool on_cpu = device_kind(config.run.device) == DeviceKind::cpu;
-  const double core_gflops = on_cpu || config.run.shadow ? cpu::blas_self_test() : 0;
-  if (options.dry_run) return dry_run(config, options);
-
-  // A refusal must leave nothing behind: everything that can be wrong is found before the run directory is made and locked.
-  StartingPoint start;
-  check_config_changes(start.changes, options.allow_config_change);   // names that are no keys, also where nothing is resumed
-  const Resume mode = resume_mode(config.ckpt.resume);
-  const auto checkpoints = std::filesystem::path(config.run.dir) / "checkpoints";
-  if (mode != Resume::never && !has_checkpoints(checkpoints)) check_unsaved_run(config.run.dir, resolved, options, start.changes);
-  start.present = checkpoint_names(checkpoints);
-  if (mode != Resume::never && has_checkpoints(checkpoints)) read_checkpoint(checkpoints, options, start, config, resolved);
-  if (!options.init_from.empty()) {
-    if (config.run.init_perturbation != 0) {
-      throw Error(ExitCode::config, "initial weights are perturbed, those of --init-from are not", "run.init_perturbation", "leave out one of the two");
-    }
-    if (!start.checkpoint) {  // a requeued job goes on from its own checkpoint
-      start.initial = Checkpoint::open(resolve_checkpoint(options.init_from, start.notes));
-    }
+// The exception at hand.
+Error as_error() {
+  try {
+    throw;
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::bad_alloc&) {
+    return {ExitCode::device, "out of memory"};
+  } catch (const std::exception& e) {
+    return {ExitCode::internal, fmt::format("internal error: {}", e.what())};
   }
-  const bool new_order = changes_sample_order(start.changes);
-  if (new_order) start.state.blend = {(config.run.steps - start.state.step) * config.batch.global, {}, start.state.samples};
-  DataSession data(config, start.checkpoint && !new_order ? &start.state.sources : nullptr, start.checkpoint ? &start.state.blend : nullptr, start.state.samples);
-  start.new_order = new_order;
-  start.state.sources = data.states();
-  start.state.blend = data.blend_state();
-  start.notes.insert(start.notes.end(), data.notes().begin(), data.notes().end());
-  Engine engine(config, Engine::Memory::plain, dump_modules(config, options));
-  check_stats_modules(config, engine);
+}
+
+// What a job of several ranks can not do yet.
+void check_job(const RunConfig& config, const TrainOptions& options, const World& world) {
+  layout_of(config, world.rank(), world.size());
+  if (world.size() == 1) return;
+  if (config.optim.fused_images) {
+    throw Error(ExitCode::config, "true, in a job of several ranks: the optimizer of each has some rows of a weight only", "optim.fused_images", "set it to false");
+  }
+  if (!options.dump.empty()) throw Error(ExitCode::config, "a dump is of one process", "--dump", "start the run without mpirun for it");
+}
+
+// Ranks that share a GPU without having been asked to are a mistake in the launch.
+void check_gpus(const RunConfig& config, const World& world, Comm* all, Machine& machine) {
+  const std::vector<std::string> uuids = exchange(*all, machine.device_uuid());
+  agree(all, world, [&] {
+    for (size_t a = 0; a < uuids.size() && !config.parallel.share_gpus; ++a) {
+      const auto b = static_cast<size_t>(std::find(uuids.begin(), uuids.begin() + static_cast<std::ptrdiff_t>(a), uuids[a]) - uuids.begin());
+      if (b < a) {
+        throw Error(ExitCode::config, fmt::format("ranks {} and {} on {} would share {}", b, a, world.hosts()[a], uuids[a]), "run.device",
+                    "start one rank for each GPU, or set parallel.share_gpus");
+      }
+    }
+  });
+}
+
+// The threads of a rank that shares its machine: as many as it has cores.
+void divide_threads(RunConfig& config, const World& world, double cores) {
+  constexpr double rounding = 1e-6;   // of thirds
+  if (config.run.threads == 0 && world.local_size() > 1) config.run.threads = std::max(1, static_cast<int>(cores + rounding));
+}
+
+// Cores that compute, over all ranks.
+double cores_in_use(const Mesh& mesh, int threads, double own) {
+  const double used = std::min<double>(threads, own);
+  return mesh.all() ? 1e-6 * static_cast<double>(sum_of(*mesh.all(), std::llround(1e6 * used))) : used;
+}
+
+// Everything about where the run starts that can be wrong without an engine. newest: the checkpoint to go on from, empty without one; initial: whose weights to take.
+void find_start(const std::string& newest, const std::string& initial, const TrainOptions& options, StartingPoint& start, std::optional<DataSession>& data, RunConfig& config,
+                nlohmann::json& resolved) {
+  const Resume mode = resume_mode(config.ckpt.resume);
+  if (mode != Resume::never && newest.empty()) check_unsaved_run(config.run.dir, resolved, options, start.changes);
+  if (!newest.empty()) read_checkpoint(newest, options, start, config, resolved);
+  if (!options.init_from.empty() && config.run.init_perturbation != 0) {
+    throw Error(ExitCode::config, "initial weights are perturbed, those of --init-from are not", "run.init_perturbation", "leave out one of the two");
+  }
+  if (!initial.empty()) start.initial = Checkpoint::open(initial);
+  start.new_order = changes_sample_order(start.changes);
+  if (start.new_order) start.state.blend = {(config.run.steps - start.state.step) * config.batch.global, {}, start.state.samples};
+  data.emplace(config, start.checkpoint && !start.new_order ? &start.state.sources : nullptr, start.checkpoint ? &start.state.blend : nullptr, start.state.samples);
+  start.state.sources = data->states();
+  start.state.blend = data->blend_state();
+  start.notes.insert(start.notes.end(), data->notes().begin(), data->notes().end());
+}
+
+void load_start(StartingPoint& start, Engine& engine) {
   if (start.checkpoint) {
     for (std::string& note : restore_run(*start.checkpoint, engine)) start.notes.push_back(std::move(note));
     start.products = saved_products(*start.checkpoint, engine.machine(), start.notes);
   } else if (start.initial) {
     load_weights(*start.initial, engine);
   }
+}
+
+// Notes that are known now, and the errors that --strict makes of them.
+void complete_notes(const RunConfig& config, const TrainOptions& options, Engine& engine, StartingPoint& start) {
   const auto& recipe_notes = engine.model().precision().base().notes;
   start.notes.insert(start.notes.end(), recipe_notes.begin(), recipe_notes.end());
   // A run resumed behind the traced steps is no mistake: it has the trace already.
@@ -276,30 +336,105 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
                 "keep the old value, or leave out --strict");
   }
   if (options.strict && !start.notes.empty()) throw Error(ExitCode::config, start.notes.front(), "--strict", "repair what the message names, or leave out --strict");
+}
 
-  RunDir run_dir = RunDir::open(config.run.dir, mode);
-  if (checkpoint_names(checkpoints) != start.present) {
-    throw Error(ExitCode::config, "another process wrote a checkpoint while this one was starting", config.run.dir, "start it again");
+// What the run writes besides checkpoints and curves. Of a job's ranks the first one has all of it; what the others say goes nowhere.
+struct Outputs {
+  std::optional<RunDir> dir;
+  std::optional<LogFile> log;
+  std::optional<MetricsWriter> metrics;
+  std::ostream nowhere{nullptr};
+  std::optional<Console> console;
+
+  // shows_bar: not in a job, whose launcher gives its ranks terminals of their own also where nobody looks.
+  void open(const RunConfig& config, const nlohmann::json& resolved, const StartingPoint& start, bool shows_bar) {
+    dir.emplace(RunDir::open(config.run.dir, resume_mode(config.ckpt.resume)));
+    if (checkpoint_names(dir->checkpoints_dir()) != start.present) {
+      throw Error(ExitCode::config, "another process wrote a checkpoint while this one was starting", config.run.dir, "start it again");
+    }
+    if (start.state.step >= config.run.steps) return;
+    remove_leftovers(dir->path() / "config.resolved.json");
+    write_file_atomic(dir->path() / "config.resolved.json", resolved.dump(2) + "\n", ExitCode::checkpoint);
+    log.emplace(dir->path() / "log.txt");
+    metrics.emplace(dir->path());
+    ConsoleOptions view;
+    view.total_steps = config.run.steps;
+    view.log_interval = config.log.interval;
+    if (config.log.console == "megatron") view.megatron = MegatronLine{config.batch.global, config.data.seq_len, flops_per_token(config.model, config.data.seq_len)};
+    if (shows_bar) view.width = [] { return terminal_width(STDOUT_FILENO); };
+    console.emplace(std::cout, view, [this](std::string_view line) { log->write(line); });
   }
+  void open_silent() {
+    metrics.emplace();
+    console.emplace(nowhere, ConsoleOptions{});
+  }
+};
+
+}  // namespace
+
+ExitCode train(const RunConfig& requested, const TrainOptions& options, const nlohmann::json& resolved_request, World& world, Comm* all) {
+  RunConfig config = requested;
+  nlohmann::json resolved = resolved_request;
+  agree(all, world, [&] { check_job(config, options, world); });
+  Mesh mesh(config, world);
+  const double cores = own_cores(world, all);
+  divide_threads(config, world, cores);
+  const bool on_cpu = device_kind(config.run.device) == DeviceKind::cpu;
+  double core_gflops = 0;
+  agree(all, world, [&] {
+    if (on_cpu || config.run.shadow) core_gflops = cpu::blas_self_test();
+  });
+  if (options.dry_run) return dry_run(config, options, mesh, world, all);
+
+  // A refusal must leave nothing behind: everything that can be wrong is found before the run directory is made and locked.
+  check_shared_directory(config.run.dir, save_group(mesh));
+  StartingPoint start;
+  const auto checkpoints = std::filesystem::path(config.run.dir) / "checkpoints";
+  const std::string newest = from_first(all, world, [&]() -> std::string {
+    check_config_changes(start.changes, options.allow_config_change);   // names that are no keys, also where nothing is resumed
+    start.present = checkpoint_names(checkpoints);
+    if (resume_mode(config.ckpt.resume) == Resume::never || !has_checkpoints(checkpoints)) return {};
+    return latest_checkpoint(checkpoints, start.notes).value_or("").string();
+  });
+  const std::string initial = from_first(all, world, [&]() -> std::string {
+    // A requeued job goes on from its own checkpoint.
+    return options.init_from.empty() || !newest.empty() ? std::string() : resolve_checkpoint(options.init_from, start.notes).string();
+  });
+  std::optional<DataSession> data;
+  agree(all, world, [&] { find_start(newest, initial, options, start, data, config, resolved); });
+  divide_threads(config, world, cores);
+  std::optional<Engine> engine;
+  agree(all, world, [&] {
+    engine.emplace(config, Engine::Memory::plain, dump_modules(config, options), &mesh);
+    check_stats_modules(config, *engine);
+  });
+  if (!on_cpu && !mesh.alone()) {
+    check_gpus(config, world, all, engine->machine());
+    mesh.stage(engine->device_copies());
+  }
+  engine->join_ranks();
+  agree(all, world, [&] { load_start(start, *engine); });
+  Outputs out;
+  agree(all, world, [&] {
+    complete_notes(config, options, *engine, start);
+    if (mesh.first()) out.open(config, resolved, start, mesh.alone());
+    else out.open_silent();
+  });
   if (start.state.step >= config.run.steps) {
-    fmt::print("nothing to do: the run in {} is at step {} of {}\n", config.run.dir, start.state.step, config.run.steps);
+    if (mesh.first()) fmt::print("nothing to do: the run in {} is at step {} of {}\n", config.run.dir, start.state.step, config.run.steps);
     return ExitCode::ok;
   }
-  remove_leftovers(run_dir.path() / "config.resolved.json");
-  write_file_atomic(run_dir.path() / "config.resolved.json", resolved.dump(2) + "\n", ExitCode::checkpoint);
-  LogFile log(run_dir.path() / "log.txt");
-  MetricsWriter metrics(run_dir.path());
-  ConsoleOptions view;
-  view.total_steps = config.run.steps;
-  view.log_interval = config.log.interval;
-  if (config.log.console == "megatron") view.megatron = MegatronLine{config.batch.global, config.data.seq_len, flops_per_token(config.model, config.data.seq_len)};
-  view.width = [] { return terminal_width(STDOUT_FILENO); };
-  Console console(std::cout, view, [&](std::string_view line) { log.write(line); });
-  const int cores = std::min(engine.machine().pool().threads(), usable_cores());
-  const double peak = on_cpu ? core_gflops * 1e9 * cores : engine.machine().peak_flops();
-  announce(config, engine, data, start, peak, console, metrics);
-  if (!on_cpu) prepare_products(config, engine, start, console);
-  return TrainLoop(config, options, resolved, engine, data, run_dir, console, metrics, start.state, peak).run();
+  const double peak = on_cpu ? core_gflops * 1e9 * cores_in_use(mesh, engine->machine().pool().threads(), cores) : engine->machine().peak_flops();
+  announce(config, *engine, *data, start, peak, *out.console, *out.metrics);
+  if (!on_cpu) prepare_products(config, *engine, start, *out.console);
+  try {
+    return TrainLoop(config, options, resolved, *engine, *data, config.run.dir, *out.console, *out.metrics, start.state, peak).run();
+  } catch (...) {
+    if (mesh.alone()) throw;
+    out.console->finish();
+    const Error e = as_error();
+    end_rank(world, e, fmt::format("octet: error: {}", printable(e.what(), 2000)));
+  }
 }
 
 }  // namespace octet

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/world.h"
 #include "config/run_config.h"
 #include "core/error.h"
 #include "core/trace.h"
@@ -23,6 +24,7 @@ struct TrainOptions {
 
 // Runs to the end or to a planned stop. `resolved` is the resolved config as JSON (config/config_io.h), written to the run directory and the
 // checkpoints. Throws octet::Error; see docs/architecture.md for the walk through one step.
-ExitCode train(const RunConfig& config, const TrainOptions& options, const nlohmann::json& resolved);
+// world: the processes of the job, all of which call it; all: a group of all of them in host memory, null when this one is alone. The first rank speaks and writes.
+ExitCode train(const RunConfig& config, const TrainOptions& options, const nlohmann::json& resolved, World& world, Comm* all);
 
 }  // namespace octet

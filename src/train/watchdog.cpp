@@ -14,7 +14,7 @@ namespace {
 constexpr size_t remembered_steps = 101;
 }
 
-Watchdog::Watchdog(double deadline_s) : fixed_s_(deadline_s), thread_([this] { watch(); }) {}
+Watchdog::Watchdog(double deadline_s, double grace_s) : fixed_s_(deadline_s), grace_s_(grace_s), thread_([this] { watch(); }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -70,7 +70,7 @@ void Watchdog::watch() {
       continue;
     }
     const uint64_t seen = generation_;
-    const bool moved = changed_.wait_for(lock, std::chrono::duration<double>(deadline), [&] { return stop_ || generation_ != seen; });
+    const bool moved = changed_.wait_for(lock, std::chrono::duration<double>(deadline + grace_s_), [&] { return stop_ || generation_ != seen; });
     if (moved) continue;
     fmt::print(stderr, "octet: error: step {}: {} did not finish within {:g} s (guard.deadline_s; the last checkpoint is intact, resume with --resume auto)\n", step_, phase_,
                deadline);

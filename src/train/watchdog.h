@@ -11,7 +11,8 @@ namespace octet {
 class Watchdog {
  public:
   // deadline_s 0: max(60, 10 x median step time), or the phase's own minimum when that is longer.
-  explicit Watchdog(double deadline_s);
+  // grace_s: that much later than deadline_s() says, for what has that deadline too and says more about it.
+  explicit Watchdog(double deadline_s, double grace_s = 0);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -31,7 +32,7 @@ class Watchdog {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  double fixed_s_;
+  double fixed_s_, grace_s_;
   std::vector<double> recent_;
   bool active_ = false, stop_ = false;
   uint64_t generation_ = 0;

@@ -325,21 +325,22 @@ TEST(state, adamw_casts_and_column_sums) {
     const int master = b.updated(normal("w", Dtype::f32, {n})), m = b.updated(normal("m", Dtype::f32, {n}, 0.1)), grad = b.input(normal("g", Dtype::f32, {n}));
     Host squares = normal("v", Dtype::f32, {n});
     for (int64_t i = 0; i < n; ++i) squares.set(i, squares.at(i) * squares.at(i) * 1e-3);
-    const int v = b.updated(squares), working = b.output(Dtype::bf16, {n}), cast = b.output(Dtype::bf16, {n});
+    const int v = b.updated(squares), working = b.output(Dtype::bf16, {n}), cast = b.output(Dtype::bf16, {n}), total = b.updated(normal("t", Dtype::f32, {n}));
     const int64_t rows = 300;   // so many that FP32 sums of BF16 numbers are not exact
     const int wide = b.input(normal("dy", Dtype::bf16, {rows, n})), sums = b.updated(normal("s", Dtype::f32, {n}));
     const AdamwStep step{3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.7f, 3.1f};
     const int control = b.input(step_control(0.77f, 0));
-    const auto call = [&](auto&& adamw, auto&& cast_weights, auto&& column_sums) {
-      return [&, adamw, cast_weights, column_sums](Ctx& ctx, const std::vector<Tensor>& t) {
+    const auto call = [&](auto&& adamw, auto&& cast_weights, auto&& column_sums, auto&& add) {
+      return [&, adamw, cast_weights, column_sums, add](Ctx& ctx, const std::vector<Tensor>& t) {
         const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
         adamw(ctx, AdamwTensors{at(master), {}, at(m), at(v), at(grad), at(working)}, step, 0, static_cast<const StepControl*>(at(control).data), QuantizedOut{});
         cast_weights(ctx, at(grad), at(cast));
         column_sums(ctx, at(wide), at(sums));
+        add(ctx, at(grad), at(total));
       };
     };
-    b.run(call(cpu::adamw, cpu::cast_weights, cpu::column_sums), call(cuda::adamw, cuda::cast_weights, cuda::column_sums));
-    for (const int i : {master, m, v, working, cast}) b.same(i, "state of " + std::to_string(n) + ", tensor " + std::to_string(i));
+    b.run(call(cpu::adamw, cpu::cast_weights, cpu::column_sums, cpu::add), call(cuda::adamw, cuda::cast_weights, cuda::column_sums, cuda::add));
+    for (const int i : {master, m, v, working, cast, total}) b.same(i, "state of " + std::to_string(n) + ", tensor " + std::to_string(i));
     expect_close(b.got(sums), b.want(sums), 4e-6, "column sums", 1.0, std::sqrt(static_cast<double>(rows)));
   }
 }
@@ -367,7 +368,7 @@ TEST(state, compact_adamw) {
             return [&, adamw](Ctx& ctx, const std::vector<Tensor>& t) {
               const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
               const Tensor none;
-              adamw(ctx, AdamwTensors{halves ? none : at(master), halves ? at(remainder) : none, at(m), at(v), at(grad), at(working)}, step, 99,
+              adamw(ctx, AdamwTensors{halves ? none : at(master), halves ? at(remainder) : none, at(m), at(v), at(grad), at(working), 1024}, step, 99,
                     static_cast<const StepControl*>(at(control).data), QuantizedOut{});
             };
           };

@@ -25,7 +25,7 @@ __device__ __forceinline__ void adamw_eight(const AdamwParams& p, float grad_sca
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint4 random{};
-    if constexpr (sizeof(Moment) == 2) random = PhiloxStream(p.seed, RngPurpose::moments, p.name_hash, p.key->step).block(static_cast<uint64_t>(c / 4 + half));
+    if constexpr (sizeof(Moment) == 2) random = PhiloxStream(p.seed, RngPurpose::moments, p.name_hash, p.key->step).block(static_cast<uint64_t>((p.first_element + c) / 4 + half));
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int i = 4 * half + j;

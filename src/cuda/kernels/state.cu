@@ -56,6 +56,16 @@ __global__ void __launch_bounds__(threads) cast(const float* from, bf16* to, int
   store(to, c, n, copy);
 }
 
+__global__ void __launch_bounds__(threads) add(const float* from, float* to, int64_t n) {
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x) * vector_width;
+  if (c >= n) return;
+  const Vector<float> x = load(from, c, n);
+  Vector<float> y = load(to, c, n);
+#pragma unroll
+  for (int i = 0; i < vector_width; ++i) y.values[i] += x.values[i];
+  store(to, c, n, y);
+}
+
 __global__ void __launch_bounds__(threads) sum_tiles_of(const float* x, int64_t n, bool squares, double* partial) {
   const int64_t begin = blockIdx.x * sum_tile, end = begin + sum_tile < n ? begin + sum_tile : n;
   double sum = 0;
@@ -114,6 +124,10 @@ void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutco
 
 void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n) {
   launch("round weights", stream, cast, blocks_for(n, threads * vector_width), threads, 0, from, reinterpret_cast<bf16*>(to), n);
+}
+
+void launch_add(cudaStream_t stream, const float* from, float* to, int64_t n) {
+  launch("add gradients", stream, add, blocks_for(n, threads * vector_width), threads, 0, from, to, n);
 }
 
 int64_t sum_tiles(int64_t n) { return (n + sum_tile - 1) / sum_tile; }

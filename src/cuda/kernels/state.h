@@ -16,7 +16,7 @@ struct AdamwParams {
   void *m, *v;           // float, or bf16 when narrow_moments
   const float* grad;
   uint16_t* working;     // bf16 or null
-  int64_t elements;
+  int64_t elements, first_element;
   bool narrow_moments;
   uint64_t seed, name_hash;
   const StepKey* key;    // read by narrow moments only
@@ -25,6 +25,8 @@ struct AdamwParams {
 };
 void launch_adamw(cudaStream_t stream, const AdamwParams& p);
 void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutcome* outcome);
+// to += from.
+void launch_add(cudaStream_t stream, const float* from, float* to, int64_t n);
 void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n);
 
 // *out += sum of x, or of its squares: tiles of fixed size in double, then the tiles in order. partial: [sum_tiles(n)] doubles of scratch.

@@ -116,6 +116,16 @@ AdamwStep step_at(int64_t t, float lr, float weight_decay) {
           static_cast<float>(1.0 / (1.0 - std::pow(b2, static_cast<double>(t))))};
 }
 
+TEST(reduce, add_adds_element_by_element) {
+  for (const int64_t n : {0, 1, 9, 300001}) {
+    Machine m(GemmMath::fixed, 3);
+    Buffer x = normal("x", Dtype::f32, {n}), y = normal("y", Dtype::f32, {n});
+    const Buffer before = y;
+    ops::add(m.ctx, x.tensor(), y.tensor());
+    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(y.f(i), before.f(i) + x.f(i));
+  }
+}
+
 TEST(adamw, a_thousand_steps_against_double) {
   const int64_t n = 40;
   Buffer w = normal("w", Dtype::f32, {n}), m(Dtype::f32, {n}), v(Dtype::f32, {n}), g(Dtype::f32, {n}), copy(Dtype::bf16, {n});
@@ -237,6 +247,32 @@ TEST(adamw, bf16_moments_are_unbiased_and_follow_seed_step_and_name) {
   EXPECT_NE(m.bytes(), moments(2, 5, 77).first.bytes());
   EXPECT_NE(m.bytes(), moments(1, 6, 77).first.bytes());
   EXPECT_NE(m.bytes(), moments(1, 5, 78).first.bytes());
+}
+
+// Shards of a parameter's rows are updated as the whole is, random words included.
+TEST(adamw, rows_by_themselves_are_those_of_the_whole) {
+  const int64_t n = 4096, cut = 1024;
+  Buffer w = normal("w", Dtype::f32, {n}), g = normal("g", Dtype::f32, {n}), m(Dtype::bf16, {n}), v(Dtype::bf16, {n}), copy(Dtype::bf16, {n});
+  Buffer w2 = w, m2 = m, v2 = v, copy2 = copy;
+  Machine machine;
+  const StepKey key{7, 0};
+  machine.ctx.key = &key;
+  const StepControl control{1.0f, 0};
+  ops::adamw(machine.ctx, {w.tensor(), {}, m.tensor(), v.tensor(), g.tensor(), copy.tensor()}, step_at(1, 1e-2f, 0.1f), 5, &control);
+  const auto part = [&](Buffer& b, int64_t first, int64_t count) {
+    Tensor t = b.tensor();
+    t.data = static_cast<char*>(t.data) + static_cast<size_t>(first) * size_bytes(t.dtype);
+    t.shape = {count};
+    return t;
+  };
+  for (const auto& [first, count] : {std::pair{int64_t{0}, cut}, std::pair{cut, n - cut}}) {
+    ops::adamw(machine.ctx, {part(w2, first, count), {}, part(m2, first, count), part(v2, first, count), part(g, first, count), part(copy2, first, count), first},
+               step_at(1, 1e-2f, 0.1f), 5, &control);
+  }
+  EXPECT_EQ(w2.bytes(), w.bytes());
+  EXPECT_EQ(m2.bytes(), m.bytes());
+  EXPECT_EQ(v2.bytes(), v.bytes());
+  EXPECT_EQ(copy2.bytes(), copy.bytes());
 }
 
 TEST(adamw, a_skipped_step_touches_nothing) {

@@ -17,9 +17,9 @@ class Adamw : public ::testing::Test {
   Adamw() { ctx.seed = 1; }
 
   Param& add(const char* name, Shape shape, bool decay, Dtype compute = Dtype::bf16) {
-    params.push_back(std::make_unique<Param>(Param{name, shape, shape[0], Init::normal, decay, {}, {}, {}, {}, {}, {}}));
+    params.push_back(std::make_unique<Param>(Param{name, shape, shape[0], Init::normal, decay, {0, shape[0]}}));
     Param& p = *params.back();
-    allocate(p, memory, memory, {compute});
+    allocate(p, {&memory, &memory}, {compute});
     for (const Tensor* t : {&p.grad, &p.exp_avg, &p.exp_avg_sq}) std::memset(t->data, 0, t->bytes());
     for (int64_t i = 0; i < shape.elements(); ++i) p.master.as<float>()[i] = 0.01f * static_cast<float>(i % 17 - 8) + 0.003f;
     if (compute == Dtype::bf16) {
