@@ -63,7 +63,7 @@ TEST_F(Loader, RanksShareOutOneProcessesMicroBatches) {
       own.rank = rank;
       own.ranks = ranks;
       own.readers = 1 + rank;
-      datasets.push_back(std::make_unique<GptDataset>(train(set)));
+      datasets.push_back(std::make_unique<GptDataset>(set, 0, set.sequences(), options.seq_len, std::nullopt, 1234));
       shares.push_back(std::make_unique<StepLoader>(*datasets.back(), own));
     }
     for (int step = 0; step < 30; ++step) {   // over an epoch's end
