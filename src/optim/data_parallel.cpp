@@ -87,11 +87,11 @@ void DataParallel::settle(Ctx& ctx, int slot) {
     else ops::copy(ctx, p->own_part(p->grad), p->own_grad);
   }
   added_[u] = true;
-  if (mesh_.replicas() && lent_last_[static_cast<size_t>(slot)]) start_replica_sum(ctx, u);
+  if (mesh_.replicas() && lent_last_[static_cast<size_t>(slot)]) start_replica_sum(u);
 }
 
 // Of a unit whose sums over the shards are done.
-void DataParallel::start_replica_sum(Ctx&, size_t unit) {
+void DataParallel::start_replica_sum(size_t unit) {
   for (const Param* p : model_.units()[unit].params) {
     replica_sum_ = mesh_.replicas()->all_reduce(p->own_grad, Reduce::sum);
     if (!overlap_) mesh_.replicas()->wait(replica_sum_);
@@ -99,12 +99,12 @@ void DataParallel::start_replica_sum(Ctx&, size_t unit) {
 }
 
 // Sums over the replicas follow those over the shards, as far as those are done or `keep` younger ones are under way.
-void DataParallel::follow_up(Ctx& ctx, size_t keep) {
+void DataParallel::follow_up(size_t keep) {
   while (unfinished_.size() > keep) {
     const size_t unit = unfinished_.front();
     unfinished_.erase(unfinished_.begin());
     for (const Comm::Ticket ticket : std::exchange(sums_[unit], {})) mesh_.shards()->wait(ticket);
-    start_replica_sum(ctx, unit);
+    start_replica_sum(unit);
   }
 }
 
@@ -113,7 +113,7 @@ void DataParallel::finish_gradients(Ctx& ctx) {
   Span span(ctx.tracer, "gradients", "wait");
   for (int slot = 0; slot < unit_slots; ++slot) settle(ctx, slot);
   Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.dp();
-  follow_up(ctx, 0);
+  follow_up(0);
   for (Tickets& tickets : sums_) {
     for (const Comm::Ticket ticket : std::exchange(tickets, {})) group.wait(ticket);
   }
@@ -178,7 +178,7 @@ UnitHooks DataParallel::training_hooks(const Work& work, bool last) {
     settle(work.ctx, model_.units()[unit].slot);
     model_.zero_gradients(work.ctx, model_.units()[unit]);
   };
-  hooks.gradients = [this, work, last](size_t unit) {
+  hooks.gradients = [this, last](size_t unit) {
     if (!last && !lends_gradients()) return;
     start_sum(model_.units()[unit], sums_[unit]);
     const auto slot = static_cast<size_t>(model_.units()[unit].slot);
@@ -187,7 +187,7 @@ UnitHooks DataParallel::training_hooks(const Work& work, bool last) {
       lent_last_[slot] = last;
     } else if (mesh_.shards() && mesh_.replicas()) {
       unfinished_.push_back(unit);
-      follow_up(work.ctx, 1);
+      follow_up(1);
     }
   };
   return hooks;

@@ -68,8 +68,8 @@ class DataParallel {
   void use_weights(const Work& work, size_t unit);
   void prefetch(Ctx& ctx, size_t unit, std::optional<size_t> next);
   void wait_for_weights(size_t unit);
-  void start_replica_sum(Ctx& ctx, size_t unit);
-  void follow_up(Ctx& ctx, size_t keep);
+  void start_replica_sum(size_t unit);
+  void follow_up(size_t keep);
   void prove_sums(const Work& work, Machine& machine);
   void prove_gathers(const Work& work, Machine& machine);
 
