@@ -9,15 +9,15 @@
 namespace parity {
 namespace {
 
-struct Run {
+struct Outcome {
   std::vector<StepResult> steps;
   double validation = 0;
 };
 
-Run run(RunConfig c, int ranks, int64_t zero) {
+Outcome run(RunConfig c, int ranks, int64_t zero) {
   c.parallel.zero = zero;
   c.run.threads = 1;
-  Run seen;
+  Outcome seen;
   run_local_ranks(ranks, [&](World& world) {
     Mesh mesh(c, world);
     Engine e(c, Engine::Memory::poisoned, {}, &mesh);
@@ -39,7 +39,7 @@ Run run(RunConfig c, int ranks, int64_t zero) {
   return seen;
 }
 
-void expect_near(const Run& got, const Run& want, double tolerance) {
+void expect_near(const Outcome& got, const Outcome& want, double tolerance) {
   for (size_t s = 0; s < want.steps.size(); ++s) {
     EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, tolerance);
     EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, 10 * tolerance * want.steps[s].grad_norm);
@@ -56,7 +56,7 @@ class RanksOnOneDevice : public testing::TestWithParam<std::tuple<std::string, i
 TEST_P(RanksOnOneDevice, step_as_one_rank_and_as_ranks_on_cpus) {
   const auto& [recipe, zero] = GetParam();
   const double tolerance = recipe == "fp32" ? 1e-5 : 2e-3;
-  const Run two = run(config(recipe, "cuda"), 2, zero);
+  const Outcome two = run(config(recipe, "cuda"), 2, zero);
   expect_near(two, run(config(recipe, "cuda"), 1, zero), tolerance);
   expect_near(two, run(config(recipe, "cpu"), 2, zero), tolerance);
 }
