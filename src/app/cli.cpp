@@ -70,9 +70,4 @@ std::vector<Given> split_flags(int argc, char** argv, const std::vector<Flag>& f
   return out;
 }
 
-int report(ExitCode code, const std::string& message) {
-  fmt::print(stderr, "octet: error: {}\n", printable(message, 2000));
-  return static_cast<int>(code);
-}
-
 }  // namespace octet::cli

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "config/fields.h"
-#include "core/error.h"
 
 namespace octet::cli {
 
@@ -22,9 +21,6 @@ struct Given {
 // Splits argv[1] ... argv[argc - 1] (argv[0] is the subcommand) into flags and what follows them. "--flag value" and
 // "--flag=value" are alike, "-h" is "--help". Unknown flags, stray words, missing and superfluous values are errors.
 std::vector<Given> split_flags(int argc, char** argv, const std::vector<Flag>& flags);
-
-// An error as the program shows it: one line on stderr. Returns the code.
-int report(ExitCode code, const std::string& message);
 
 // Throws the error of an unknown word of `kind` ("subcommand", "flag") with the nearest of `valid`.
 [[noreturn]] void fail_unknown(const std::string& kind, const std::string& word, const std::vector<std::string>& valid);

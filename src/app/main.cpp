@@ -23,7 +23,6 @@ namespace {
 
 using octet::Error;
 using octet::ExitCode;
-using octet::cli::report;
 
 struct Subcommand {
   const char* name;
@@ -75,6 +74,11 @@ int dispatch(int argc, char** argv) {
     names.push_back(s.name);
   }
   octet::cli::fail_unknown(asked[0] == '-' ? "flag" : "subcommand", asked, names);
+}
+
+int report(ExitCode code, const std::string& message) {
+  fmt::print(stderr, "octet: error: {}\n", octet::printable(message, 2000));
+  return static_cast<int>(code);
 }
 
 }  // namespace

@@ -2,11 +2,9 @@
 #include "app/train.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <chrono>
 #include <csignal>
@@ -14,7 +12,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <thread>
 
 #include "app/cli.h"
 #include "app/train_help.h"
@@ -23,6 +20,7 @@
 #include "config/nearest.h"
 #include "config/reference.h"
 #include "config/schema.h"
+#include "core/error_text.h"
 #ifdef OCTET_HAVE_CUDA
 #include "cuda/nvtx.h"
 #endif
@@ -167,22 +165,16 @@ int train_rank(int argc, char** argv, World& world) {
 }  // namespace
 
 int run_train(int argc, char** argv) {
-  bool alone = true, speaks = true;
-  try {
-    const World::Options options{startup_deadline_s, [](const char* name) -> const char* { return std::getenv(name); }};
-    return run_ranks(options, [&](World& world) {
-      alone = world.size() == 1;
-      speaks = world.rank() == 0;
+  const World::Options options{startup_deadline_s, [](const char* name) -> const char* { return std::getenv(name); }};
+  return run_ranks(options, [&](World& world) {
+    try {
       return train_rank(argc, argv, world);
-    });
-  } catch (const Error& e) {
-    if (alone) throw;
-    if (!e.shared || speaks) cli::report(e.code, e.what());
-    std::fflush(stdout);
-    // The rank that prints goes first: launchers kill the others when one has ended with an error.
-    if (e.shared && !speaks) std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    _exit(static_cast<int>(e.code));   // MPI, which can not be ended behind an error, would not let the process return
-  }
+    } catch (...) {
+      if (world.size() == 1) throw;
+      const Error e = caught_error();
+      end_rank(world, e, fmt::format("octet: error: {}", printable(e.what(), 2000)));
+    }
+  });
 }
 
 }  // namespace octet

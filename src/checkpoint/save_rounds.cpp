@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
+#include "core/error_text.h"
 
 namespace octet {
 namespace {
@@ -10,31 +11,24 @@ namespace {
 // The first character of an exchanged text.
 constexpr char went_well = '+', went_wrong = '-';
 
-std::string failure_text(ExitCode code, const std::string& message, const std::string& where, const std::string& fix) {
-  const nlohmann::json failure = {{"code", static_cast<int>(code)}, {"message", message}, {"where", where}, {"fix", fix}};
-  return went_wrong + failure.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // a path need not be UTF-8
-}
-
 // The work's outcome as a text; who: added to the message of an error.
 std::string outcome(const std::function<std::string()>& work, const std::string& who) {
   try {
     return went_well + work();
   } catch (const Error& e) {
-    return failure_text(e.code, e.message + who, e.where, e.fix);
+    return went_wrong + error_text({e.code, e.message + who, e.where, e.fix});
   } catch (const std::exception& e) {
-    return failure_text(ExitCode::internal, fmt::format("saving failed: {}{}", e.what(), who), {}, {});
+    return went_wrong + error_text({ExitCode::internal, fmt::format("saving failed: {}{}", e.what(), who)});
   } catch (...) {
-    return failure_text(ExitCode::internal, "saving failed for an unknown reason" + who, {}, {});
+    return went_wrong + error_text({ExitCode::internal, "saving failed for an unknown reason" + who});
   }
 }
 
 [[noreturn]] void throw_failure(std::string_view text, size_t failures) {
-  const auto failure = nlohmann::json::parse(text.substr(1));
-  std::string message = failure.at("message").get<std::string>();
-  if (failures > 1) message += fmt::format(", and {} more", failures - 1);
-  Error error(static_cast<ExitCode>(failure.at("code").get<int>()), message, failure.at("where").get<std::string>(), failure.at("fix").get<std::string>());
-  error.shared = true;   // of several ranks
-  throw error;
+  const Error one = error_of_text(text.substr(1));
+  Error all(one.code, failures > 1 ? fmt::format("{}, and {} more", one.message, failures - 1) : one.message, one.where, one.fix);
+  all.shared = true;
+  throw all;
 }
 
 }  // namespace

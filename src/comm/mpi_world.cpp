@@ -5,14 +5,15 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <exception>
 #include <functional>
+#include <optional>
 
 #include "comm/launch.h"
 #include "comm/local.h"
 #include "comm/mpi_engine.h"
 #include "comm/world.h"
+#include "core/error_text.h"
 
 namespace octet {
 namespace {
@@ -104,31 +105,6 @@ void start_mpi(MpiGuard& guard, const Launch& launch, double deadline_s) {
   check_launch(launch, size, mpi_library());
 }
 
-// Whether the others know already (comm/agree.h).
-bool is_shared(const std::exception_ptr& thrown) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const Error& e) {
-    return e.shared;
-  } catch (...) {
-    return false;
-  }
-}
-
-ExitCode code_of(const std::exception_ptr& thrown, std::string& what) {
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const Error& e) {
-    what = e.what();
-    return e.code;
-  } catch (const std::exception& e) {
-    what = e.what();
-  } catch (...) {
-    what = "unknown exception";
-  }
-  return ExitCode::internal;
-}
-
 }  // namespace
 
 size_t World::scratch_bytes(int ranks) { return ranks < 2 ? 0 : 2 * static_cast<size_t>(ranks - 1) * static_cast<size_t>(mpi_chunk_bytes(ranks)); }
@@ -150,6 +126,7 @@ int run_ranks(const World::Options& options, const std::function<int(World&)>& p
   guard.own_exit(true, fmt::format("rank {} on {}: the MPI library ended the process: another rank or the network is gone", engine.rank(), engine.hosts()[static_cast<size_t>(engine.rank())]));
   int result = 0;
   std::exception_ptr thrown;
+  std::optional<Error> error;
   {
     const ProgramThread thread([&] {
       try {
@@ -157,15 +134,14 @@ int run_ranks(const World::Options& options, const std::function<int(World&)>& p
         result = program(world);
       } catch (...) {
         thrown = std::current_exception();
+        error = caught_error();
       }
       engine.stop();
     });
     engine.loop();
   }
   if (thrown) {
-    std::string what;
-    const ExitCode code = code_of(thrown, what);
-    if (!is_shared(thrown)) engine.send_poison(code, what, 2);
+    if (!error->shared) engine.send_poison(error->code, error->what(), 2);
     guard.own_exit(false, {});
     std::rethrow_exception(thrown);
   }

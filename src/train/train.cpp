@@ -19,6 +19,7 @@
 #include "config/model_size.h"
 #include "config/nearest.h"
 #include "config/resume_diff.h"
+#include "core/error_text.h"
 #include "core/file_io.h"
 #include "core/version.h"
 #include "cpu/cpu_ops.h"
@@ -246,19 +247,6 @@ void prepare_products(const RunConfig& config, Engine& engine, StartingPoint& st
                               human_bytes(engine.machine().memory_use().total)));
 }
 
-// The exception at hand.
-Error as_error() {
-  try {
-    throw;
-  } catch (const Error& e) {
-    return e;
-  } catch (const std::bad_alloc&) {
-    return {ExitCode::device, "out of memory"};
-  } catch (const std::exception& e) {
-    return {ExitCode::internal, fmt::format("internal error: {}", e.what())};
-  }
-}
-
 // What a job of several ranks can not do yet.
 void check_job(const RunConfig& config, const TrainOptions& options, const World& world) {
   layout_of(config, world.rank(), world.size());
@@ -432,7 +420,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   } catch (...) {
     if (mesh.alone()) throw;
     out.console->finish();
-    const Error e = as_error();
+    const Error e = caught_error();
     end_rank(world, e, fmt::format("octet: error: {}", printable(e.what(), 2000)));
   }
 }

@@ -64,6 +64,13 @@ class Job:
         octet_cli.wait_for(lambda: path.exists() and path.read_text().endswith("\n"), self.process, f"rank {rank} started")
         return int(path.read_text())
 
+    def started(self):
+        """Waits until all ranks run, and are at work."""
+        for rank in range(self.ranks):
+            self.pid(rank)
+        time.sleep(0.3)
+        return self
+
     def ended(self, ranks, within_s):
         """Exit code and time of these ranks' ends, which must come within so many seconds."""
         limit = time.monotonic() + within_s * PATIENCE
@@ -139,9 +146,7 @@ class Mpirun(unittest.TestCase):
     def test_a_killed_rank_ends_the_others(self):
         jobs = [Job(self, 3, "train", "pid"), Job(self, 3, "train", "pid", flags=["--mca", "btl", "tcp,self"])]
         for job in jobs:
-            for rank in range(3):
-                job.pid(rank)
-        time.sleep(0.3)
+            job.started()
         for job in jobs:
             os.kill(job.pid(1), signal.SIGKILL)
         for job in jobs:
@@ -151,10 +156,7 @@ class Mpirun(unittest.TestCase):
             job.process.wait(timeout=20)
 
     def test_a_stopped_rank_ends_the_others_and_itself_when_it_goes_on(self):
-        job = Job(self, 3, "train", "pid")
-        for rank in range(3):
-            job.pid(rank)
-        time.sleep(0.3)
+        job = Job(self, 3, "train", "pid").started()
         os.kill(job.pid(2), signal.SIGSTOP)
         ends = job.ended([0, 1], 3 + 1.5)
         self.assert_all_say_where(job, ends)
@@ -163,10 +165,7 @@ class Mpirun(unittest.TestCase):
         self.assertIn(job.ended([2], 3)[2][0], (DEADLINE, FAULT), job.text())
 
     def test_a_short_stop_changes_nothing(self):
-        job = Job(self, 2, "train", "pid")
-        for rank in range(2):
-            job.pid(rank)
-        time.sleep(0.2)
+        job = Job(self, 2, "train", "pid").started()
         os.kill(job.pid(1), signal.SIGSTOP)
         time.sleep(1)
         os.kill(job.pid(1), signal.SIGCONT)

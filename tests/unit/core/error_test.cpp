@@ -3,11 +3,41 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
+#include <stdexcept>
+
+#include "core/error_text.h"
 #include "core/tensor.h"
 
 using namespace octet;
 
 namespace {
+
+// As another rank gets it, whatever bytes its texts have.
+TEST(error, comes_back_from_its_text) {
+  for (const Error& e : {Error(ExitCode::data, "two\nlines, 3 numbers 4", "a \xff path", "mend it"), Error(ExitCode::deadline, "", "", "")}) {
+    const Error back = error_of_text(error_text(e));
+    EXPECT_EQ(back.code, e.code);
+    EXPECT_EQ(back.message, e.message);
+    EXPECT_EQ(back.where, e.where);
+    EXPECT_EQ(back.fix, e.fix);
+    EXPECT_FALSE(back.shared);
+  }
+}
+
+TEST(error, every_exception_becomes_one) {
+  const auto caught = [](const auto& thrown) {
+    try {
+      throw thrown;
+    } catch (...) {
+      return caught_error();
+    }
+  };
+  EXPECT_EQ(caught(Error(ExitCode::config, "a")).code, ExitCode::config);
+  EXPECT_EQ(caught(std::bad_alloc()).code, ExitCode::device);
+  EXPECT_EQ(std::string(caught(std::runtime_error("odd")).what()), "internal error: odd");
+  EXPECT_EQ(caught(5).code, ExitCode::internal);
+}
 
 TEST(error, composes_place_message_and_remedy) {
   struct Row {
