@@ -71,7 +71,7 @@ class Agreement(Sandbox):
 
 class Resume(Sandbox):
     def test_killed_at_random_points(self):
-        lines = [json.dumps({"text": text(300, seed=i)}) + "\n" for i in range(2500)]
+        lines = [json.dumps({"text": text(300, seed=i)}) + "\n" for i in range(6000)]
         source = self.folder / "corpus.jsonl.gz"
         with gzip.open(source, "wt", compresslevel=1) as file:
             file.writelines(lines)
@@ -97,11 +97,12 @@ class Resume(Sandbox):
             process = subprocess.Popen([binary(), *map(str, arguments), "--out", str(resumed), "--resume", "--commit-mib", "0"],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             if kills < 6:
-                # At some time, or soon after the next commit.
-                deadline = time.monotonic() + (rng.uniform(0, 0.7) * duration if attempt % 2 else 60)
-                while process.poll() is None and time.monotonic() < deadline and (attempt % 2 or state() == before):
+                # At some time, or soon after the next commit; the last kill right behind a commit, so that there is one to go on from.
+                last, timed = kills == 5, kills != 5 and attempt % 2 == 1
+                deadline = time.monotonic() + (rng.uniform(0, 0.7) * duration if timed else 60)
+                while process.poll() is None and time.monotonic() < deadline and (timed or state() == before):
                     time.sleep(0.001)
-                time.sleep(rng.uniform(0, 0.02))
+                time.sleep(0 if last else rng.uniform(0, 0.02))
                 if process.poll() is None:
                     process.send_signal(signal.SIGKILL)
                     process.communicate()
