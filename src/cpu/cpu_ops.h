@@ -25,9 +25,12 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
                const QuantizedOut& images);
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,
                         const HeadGeometry& g, const Tensor& d_qkv);
-void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out);
-void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table);
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out, int64_t first_row);
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table, int64_t first_row);
 void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z);
+void softmax_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts);
+void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts, float z_coefficient,
+                            const float* grad_scale, const Tensor& loss, const Tensor& z);
 void sum(Ctx& ctx, const Tensor& x, double* total);
 void sum_squares(Ctx& ctx, const Tensor& x, double* total);
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);

@@ -9,19 +9,24 @@
 
 namespace octet::cpu {
 
-void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out) {
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out, int64_t first_row) {
   if (ctx.planning()) return;
   OCTET_CHECK(table.dtype == out.dtype, "embedding: table {}, out {}", name(table.dtype), name(out.dtype));
   const size_t row_bytes = static_cast<size_t>(table.cols()) * size_bytes(table.dtype);
   parallel_tiles(ctx.pool(), tokens.elements(), 256, [&](int64_t t0, int64_t t1, int) {
     for (int64_t t = t0; t < t1; ++t) {
-      memcpy(static_cast<char*>(out.data) + static_cast<size_t>(t) * row_bytes, static_cast<char*>(table.data) + static_cast<size_t>(tokens.as<int32_t>()[t]) * row_bytes,
-             row_bytes);
+      char* to = static_cast<char*>(out.data) + static_cast<size_t>(t) * row_bytes;
+      const int64_t row = tokens.as<int32_t>()[t] - first_row;
+      if (row >= 0 && row < table.rows()) {
+        memcpy(to, static_cast<char*>(table.data) + static_cast<size_t>(row) * row_bytes, row_bytes);
+      } else {
+        memset(to, 0, row_bytes);
+      }
     }
   });
 }
 
-void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table) {
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table, int64_t first_row) {
   // A task owns a range of columns and walks all tokens in order: no atomics, a fixed order of additions for every element.
   constexpr int64_t column_tile = 64;
   Arena::Scope scope(ctx.scratch());
@@ -31,8 +36,10 @@ void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, con
   parallel_tiles(ctx.pool(), h, column_tile, [&](int64_t c0, int64_t c1, int worker) {
     const MatrixView grad = MatrixView(d_out).columns(c0, c1 - c0);
     for (int64_t t = 0; t < tokens.elements(); ++t) {
+      const int64_t at = tokens.as<int32_t>()[t] - first_row;
+      if (at < 0 || at >= d_table.rows()) continue;
       const float* g = read_row(grad, t, scratch.of(worker));
-      float* row = d_table.as<float>() + tokens.as<int32_t>()[t] * h + c0;
+      float* row = d_table.as<float>() + at * h + c0;
       for (int64_t i = 0; i < c1 - c0; ++i) row[i] += g[i];
     }
   });

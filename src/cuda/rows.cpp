@@ -99,22 +99,34 @@ void qk_norm_rope_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, con
   launch_rope_backward(stream(ctx), p);
 }
 
-void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out) {
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out, int64_t first_row) {
   if (ctx.planning() || out.elements() == 0) return;
   OCTET_CHECK(table.dtype == out.dtype, "embedding: table {}, out {}", name(table.dtype), name(out.dtype));
-  launch_embedding(stream(ctx), table.data, tokens.as<int32_t>(), out.data, tokens.elements(), table.cols() * static_cast<int64_t>(size_bytes(table.dtype)));
+  launch_embedding(stream(ctx), table.data, {first_row, table.rows()}, tokens.as<int32_t>(), out.data, tokens.elements(), table.cols() * static_cast<int64_t>(size_bytes(table.dtype)));
 }
 
-void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table) {
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table, int64_t first_row) {
   Arena::Scope scope(ctx.scratch());
   int32_t* chains = ctx.scratch().alloc_array<int32_t>(2 * tokens.elements());
   if (ctx.planning() || d_out.elements() == 0) return;
-  launch_embedding_backward(stream(ctx), wide(d_out), d_out.data, tokens.as<int32_t>(), d_table.as<float>(), tokens.elements(), d_table.cols(), chains);
+  launch_embedding_backward(stream(ctx), wide(d_out), d_out.data, tokens.as<int32_t>(), d_table.as<float>(), {first_row, d_table.rows()}, tokens.elements(), d_table.cols(), chains);
 }
 
 void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z) {
   if (ctx.planning() || logits.elements() == 0) return;
   launch_cross_entropy(stream(ctx), {wide(logits), logits.data, labels.as<int32_t>(), loss.as<float>(), z.as<float>(), logits.rows(), logits.cols(), vocab, z_coefficient, grad_scale});
+}
+
+void softmax_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts) {
+  if (ctx.planning() || logits.rows() == 0) return;
+  launch_softmax_parts(stream(ctx), {wide(logits), logits.data, labels.as<int32_t>(), parts.as<float>(), logits.rows(), logits.cols(), first, columns});
+}
+
+void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts, float z_coefficient,
+                            const float* grad_scale, const Tensor& loss, const Tensor& z) {
+  if (ctx.planning() || logits.rows() == 0) return;
+  launch_cross_entropy(stream(ctx), {wide(logits), logits.data, labels.as<int32_t>(), loss.as<float>(), z.as<float>(), logits.rows(), logits.cols(), columns, z_coefficient, grad_scale,
+                                     parts.as<float>(), parts.shape[0], first});
 }
 
 static void add_sum(Ctx& ctx, const Tensor& x, bool squares, double* total) {

@@ -152,20 +152,41 @@ void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const 
   OCTET_FORWARD(attention_backward, ctx, d_out, qkv, out, lse, document_start, seq_len, g, d_qkv);
 }
 
-void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out) {
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out, int64_t first_row) {
   check_same("embedding", "out", out.shape, {tokens.elements(), table.cols()});
-  OCTET_FORWARD(embedding, ctx, table, tokens, out);
+  OCTET_FORWARD(embedding, ctx, table, tokens, out, first_row);
 }
 
-void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table) {
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table, int64_t first_row) {
   check_same("embedding_backward", "d_out", d_out.shape, {tokens.elements(), d_table.cols()});
-  OCTET_FORWARD(embedding_backward, ctx, d_out, tokens, d_table);
+  OCTET_FORWARD(embedding_backward, ctx, d_out, tokens, d_table, first_row);
 }
 
 void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z) {
   OCTET_CHECK(vocab > 0 && vocab <= logits.cols() && labels.elements() == logits.rows() && loss.elements() == logits.rows() && z.elements() == logits.rows(),
               "cross_entropy: vocabulary {} of {} columns, {} labels for {} rows", vocab, logits.cols(), labels.elements(), logits.rows());
   OCTET_FORWARD(cross_entropy, ctx, logits, labels, vocab, z_coefficient, grad_scale, loss, z);
+}
+
+static void check_shard(const char* op, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns) {
+  OCTET_CHECK(first >= 0 && columns >= 0 && columns <= logits.cols() && labels.elements() == logits.rows(), "{}: {} columns from {} on in {}, {} labels for {} rows", op, columns, first,
+              logits.cols(), labels.elements(), logits.rows());
+  check_high_precision(op, "logits", logits.dtype);
+}
+
+void softmax_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts) {
+  check_shard("softmax_parts", logits, labels, first, columns);
+  check_same("softmax_parts", "parts", parts.shape, {logits.rows(), 3});
+  OCTET_FORWARD(softmax_parts, ctx, logits, labels, first, columns, parts);
+}
+
+void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts, float z_coefficient,
+                            const float* grad_scale, const Tensor& loss, const Tensor& z) {
+  check_shard("cross_entropy_of_parts", logits, labels, first, columns);
+  OCTET_CHECK(parts.shape.rank() == 3 && parts.shape[0] > 0, "cross_entropy_of_parts: parts are {}, [shards, rows, 3] expected", to_string(parts.shape));
+  check_same("cross_entropy_of_parts", "parts", parts.shape, {parts.shape[0], logits.rows(), 3});
+  OCTET_CHECK(loss.elements() == logits.rows() && z.elements() == logits.rows(), "cross_entropy_of_parts: {} losses, {} z for {} rows", loss.elements(), z.elements(), logits.rows());
+  OCTET_FORWARD(cross_entropy_of_parts, ctx, logits, labels, first, columns, parts, z_coefficient, grad_scale, loss, z);
 }
 
 void sum(Ctx& ctx, const Tensor& x, double* total) { OCTET_FORWARD(sum, ctx, x, total); }

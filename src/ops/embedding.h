@@ -4,9 +4,9 @@
 
 namespace octet::ops {
 
-// table: [V, H]; tokens: [T] i32, each in [0, V); out: [T, H].
-void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out);
-// d_table: [V, H] f32, accumulated.
-void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table);
+// table: [V, H], rows [first_row, first_row + V) of the vocabulary; tokens: [T] i32; out: [T, H]. A token that the table does not have gives a row of zeros.
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out, int64_t first_row = 0);
+// d_table: [V, H] f32, accumulated. A token that the table does not have adds nothing.
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table, int64_t first_row = 0);
 
 }  // namespace octet::ops

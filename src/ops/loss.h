@@ -13,4 +13,17 @@ namespace octet::ops {
 // grad_scale: 1 / (valid tokens of the global batch), in the memory of the device; null: the loss alone.
 void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z);
 
+// The same over a vocabulary that lies on several ranks (shards): a rank has the columns [first, first + columns) of it, stored as the first `columns` columns of
+// its logits; what follows them is padding. columns may be 0. Between the two operators the ranks exchange their parts: one exchange for maximum, sum and label.
+//
+//   part s:  m_s = max over its columns   t_s = sum exp(x - m_s)   l_s = logit of the label, 0 when it is on another shard   (without columns: -inf, 0, 0)
+//   M = max m_s     lse = M + log(sum t_s exp(m_s - M))     logit[label] = sum l_s          sums in the shards' order, so that all ranks have the same bits
+// A NaN or +Inf on any shard makes t_s NaN, hence the loss of its row not finite on all; a shard of nothing but -Inf has the parts of one without columns.
+//
+// parts: [n, 3] f32: (m, t, l) of each row, also of those with label -1.
+void softmax_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts);
+// parts: [shards, n, 3], in the shards' order. Otherwise as cross_entropy: loss and z are those of the whole vocabulary, alike on all ranks; dlogits are this rank's.
+void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts, float z_coefficient,
+                            const float* grad_scale, const Tensor& loss, const Tensor& z);
+
 }  // namespace octet::ops

@@ -38,7 +38,7 @@ Mirrored<QkNorm> mirrored(Mirror& m, const QkNorm& n, bool backward) {
 bool tensor_attention(const Tensor& qkv, const HeadGeometry& g) { return qkv.dtype == Dtype::bf16 && g.head_dim % 16 == 0 && g.head_dim <= 256; }
 
 template <class T>
-Mirrored<T> columns(const Mirrored<T>& m, int64_t begin, int64_t count) { return {m.device.columns(begin, count), m.host.columns(begin, count)}; }
+Mirrored<T> columns_of(const Mirrored<T>& m, int64_t begin, int64_t count) { return {m.device.columns(begin, count), m.host.columns(begin, count)}; }
 
 }  // namespace
 
@@ -133,26 +133,44 @@ void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const 
   const bool tensor = tensor_attention(qkv, g);
   const double relative = tensor ? 0x1p-8 : 5e-6, share = (tensor ? 0x1p-10 : 1.0) * largest_magnitude(d.host) * largest_magnitude(inputs.columns(q + k, k));
   const Mirrored<MatrixView> parts{grad.device, grad.host};
-  m.check("d_qkv, q's columns", columns(parts, 0, q), rounded(relative, share * largest_magnitude(inputs.columns(q, k))));
-  m.check("d_qkv, k's columns", columns(parts, q, k), rounded(relative, share * largest_magnitude(inputs.columns(0, q))));
-  m.check("d_qkv, v's columns", columns(parts, q + k, k), rounded(relative));
+  m.check("d_qkv, q's columns", columns_of(parts, 0, q), rounded(relative, share * largest_magnitude(inputs.columns(q, k))));
+  m.check("d_qkv, k's columns", columns_of(parts, q, k), rounded(relative, share * largest_magnitude(inputs.columns(0, q))));
+  m.check("d_qkv, v's columns", columns_of(parts, q + k, k), rounded(relative));
   m.run(cuda::attention_backward, cpu::attention_backward, d, x, m.in(out), m.in(lse), m.in(document_start), seq_len, g, grad);
 }
 
-void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out) {
+void embedding(Ctx& ctx, const Tensor& table, const Tensor& tokens, const Tensor& out, int64_t first_row) {
   Mirror m(ctx, "embedding");
-  m.run(cuda::embedding, cpu::embedding, m.in(table), m.in(tokens), m.out("out", out));
+  m.run(cuda::embedding, cpu::embedding, m.in(table), m.in(tokens), m.out("out", out), first_row);
 }
 
-void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table) {
+void embedding_backward(Ctx& ctx, const Tensor& d_out, const Tensor& tokens, const Tensor& d_table, int64_t first_row) {
   Mirror m(ctx, "embedding_backward");
-  m.run(cuda::embedding_backward, cpu::embedding_backward, m.in(d_out), m.in(tokens), m.out("d_table", d_table));
+  m.run(cuda::embedding_backward, cpu::embedding_backward, m.in(d_out), m.in(tokens), m.out("d_table", d_table), first_row);
 }
 
 void cross_entropy(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t vocab, float z_coefficient, const float* grad_scale, const Tensor& loss, const Tensor& z) {
   Mirror m(ctx, "cross_entropy");
   m.run(cuda::cross_entropy, cpu::cross_entropy, m.out("logits", logits, grad_scale ? rounded(4e-6) : exact), m.in(labels), vocab, z_coefficient, m.in(grad_scale),
         m.out("loss", loss, rounded(1e-6)), m.out("z", z, rounded(1e-6)));
+}
+
+// Maxima and labels' logits are exact, sums are in another order.
+void softmax_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts) {
+  Mirror m(ctx, "softmax_parts");
+  const auto both = m.in(parts);
+  const Mirrored<MatrixView> view{both.device, both.host};
+  m.check("maximum", columns_of(view, 0, 1), exact);
+  m.check("sum", columns_of(view, 1, 1), rounded(4e-6));
+  m.check("the label's logit", columns_of(view, 2, 1), exact);
+  m.run(cuda::softmax_parts, cpu::softmax_parts, m.in(logits), m.in(labels), first, columns, both);
+}
+
+void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts, float z_coefficient,
+                            const float* grad_scale, const Tensor& loss, const Tensor& z) {
+  Mirror m(ctx, "cross_entropy_of_parts");
+  m.run(cuda::cross_entropy_of_parts, cpu::cross_entropy_of_parts, m.out("logits", logits, grad_scale ? rounded(4e-6) : exact), m.in(labels), first, columns, m.in(parts), z_coefficient,
+        m.in(grad_scale), m.out("loss", loss, rounded(1e-6)), m.out("z", z, rounded(1e-6)));
 }
 
 // Doubles, added in another order.

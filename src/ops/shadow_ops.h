@@ -22,6 +22,8 @@ decltype(cpu::attention_backward) attention_backward;
 decltype(cpu::embedding) embedding;
 decltype(cpu::embedding_backward) embedding_backward;
 decltype(cpu::cross_entropy) cross_entropy;
+decltype(cpu::softmax_parts) softmax_parts;
+decltype(cpu::cross_entropy_of_parts) cross_entropy_of_parts;
 decltype(cpu::sum) sum;
 decltype(cpu::sum_squares) sum_squares;
 decltype(cpu::column_sums) column_sums;

@@ -5,6 +5,8 @@
 
 #include "cpu/cpu_ops.h"
 #include "cuda/cuda_ops.h"
+#include "ops/embedding.h"
+#include "ops/loss.h"
 #include "ops/mirror.h"
 #include "parity_run.h"
 #include "rig.h"
@@ -85,6 +87,32 @@ TEST(shadow, non_finite_steps_agree_and_are_skipped) {
   }
   e.weights_loaded(1);
   EXPECT_TRUE(e.step(random_step(c, 1), 1).skipped);
+}
+
+// What no run on one rank calls.
+TEST(shadow, operators_of_a_rank_among_others_agree) {
+  Rig rig;
+  Shadow shadow;
+  const int64_t rows = 12, width = 64, columns = 50, first = 100;
+  Host ids(Dtype::i32, {rows});
+  for (int64_t i = 0; i < rows; ++i) ids.set(i, i == 2 ? -1.0 : static_cast<double>(first - 5 + 7 * i));
+  const Tensor logits = rig.upload(normal("logits", Dtype::bf16, {rows, width}, 3.0)), labels = rig.upload(ids), parts = rig.upload(Host(Dtype::f32, {1, rows, 3}), true),
+               loss = rig.upload(Host(Dtype::f32, {rows}), true), z = rig.upload(Host(Dtype::f32, {rows}), true), out = rig.upload(Host(Dtype::bf16, {rows, width}), true),
+               table = rig.upload(normal("table", Dtype::bf16, {columns, width})), d_table = rig.upload(normal("d", Dtype::f32, {columns, width}));
+  const float* scale = rig.upload_value(0.25f);
+  rig.on_device([&](Ctx& ctx) {
+    if (!ctx.planning()) {
+      shadow.begin("step 1", 1);
+      ctx.shadow = &shadow;
+    }
+    ops::softmax_parts(ctx, logits, labels, first, columns, {parts.data, Dtype::f32, {rows, 3}});
+    ops::cross_entropy_of_parts(ctx, logits, labels, first, columns, parts, 1e-3f, scale, loss, z);
+    ops::embedding(ctx, table, labels, out, first);
+    ops::embedding_backward(ctx, out, labels, d_table, first);
+  });
+  EXPECT_EQ(operators(shadow), (std::set<std::string>{"cross_entropy_of_parts", "embedding", "embedding_backward", "softmax_parts"}));
+  for (const auto& [op, total] : shadow.totals()) EXPECT_LE(total.worst, 1) << op;
+  rig.reset();
 }
 
 std::string failure_of(const std::function<void()>& work) {

@@ -11,9 +11,14 @@ constexpr int threads = 256;
 constexpr int32_t no_position = -1;   // the end of a chain
 
 // One CTA a token; rows are copied by 16 bytes where they can be.
-__global__ void __launch_bounds__(threads) gather(const char* table, const int32_t* tokens, char* out, int64_t row_bytes) {
-  const char* from = table + tokens[blockIdx.x] * row_bytes;
+__global__ void __launch_bounds__(threads) gather(const char* table, TableRows has, const int32_t* tokens, char* out, int64_t row_bytes) {
+  const int64_t row = tokens[blockIdx.x] - has.first;
   char* to = out + blockIdx.x * row_bytes;
+  if (row < 0 || row >= has.rows) {
+    for (int64_t i = threadIdx.x; i < row_bytes; i += threads) to[i] = 0;
+    return;
+  }
+  const char* from = table + row * row_bytes;
   const bool wide = row_bytes % 16 == 0 && is_aligned(from) && is_aligned(to);
   if (wide) {
     for (int64_t i = threadIdx.x * 16; i < row_bytes; i += threads * 16) ptx::store_16(to + i, ptx::load_16(from + i));
@@ -46,10 +51,11 @@ __global__ void __launch_bounds__(threads) chain(const int32_t* tokens, int64_t 
 }
 
 template <class T>
-__global__ void __launch_bounds__(threads) scatter_add(const T* d_out, const int32_t* tokens, float* d_table, int64_t cols, const int32_t* next, const int32_t* first) {
+__global__ void __launch_bounds__(threads) scatter_add(const T* d_out, const int32_t* tokens, float* d_table, TableRows has, int64_t cols, const int32_t* next, const int32_t* first) {
   const int64_t t = blockIdx.x;
-  if (!first[t]) return;
-  float* row = d_table + tokens[t] * cols;
+  const int64_t table_row = tokens[t] - has.first;
+  if (!first[t] || table_row < 0 || table_row >= has.rows) return;
+  float* row = d_table + table_row * cols;
   for (int64_t c = threadIdx.x * vector_width; c < cols; c += threads * vector_width) {
     Vector<float> sum = load(static_cast<const float*>(row), c, cols);
     for (int64_t at = t; at != no_position; at = next[at]) {
@@ -63,17 +69,17 @@ __global__ void __launch_bounds__(threads) scatter_add(const T* d_out, const int
 
 }  // namespace
 
-void launch_embedding(cudaStream_t stream, const void* table, const int32_t* tokens, void* out, int64_t count, int64_t row_bytes) {
-  launch("gather embeddings", stream, gather, static_cast<unsigned>(count), threads, 0, static_cast<const char*>(table), tokens, static_cast<char*>(out), row_bytes);
+void launch_embedding(cudaStream_t stream, const void* table, const TableRows& has, const int32_t* tokens, void* out, int64_t count, int64_t row_bytes) {
+  launch("gather embeddings", stream, gather, static_cast<unsigned>(count), threads, 0, static_cast<const char*>(table), has, tokens, static_cast<char*>(out), row_bytes);
 }
 
-void launch_embedding_backward(cudaStream_t stream, bool wide, const void* d_out, const int32_t* tokens, float* d_table, int64_t count, int64_t cols, int32_t* scratch) {
+void launch_embedding_backward(cudaStream_t stream, bool wide, const void* d_out, const int32_t* tokens, float* d_table, const TableRows& has, int64_t count, int64_t cols, int32_t* scratch) {
   int32_t *next = scratch, *first = scratch + count;
   launch("chain positions", stream, chain, blocks_for(count, threads), threads, 0, tokens, count, next, first);
   if (wide) {
-    launch("gradient of the embedding", stream, scatter_add<float>, static_cast<unsigned>(count), threads, 0, static_cast<const float*>(d_out), tokens, d_table, cols, next, first);
+    launch("gradient of the embedding", stream, scatter_add<float>, static_cast<unsigned>(count), threads, 0, static_cast<const float*>(d_out), tokens, d_table, has, cols, next, first);
   } else {
-    launch("gradient of the embedding", stream, scatter_add<bf16>, static_cast<unsigned>(count), threads, 0, static_cast<const bf16*>(d_out), tokens, d_table, cols, next, first);
+    launch("gradient of the embedding", stream, scatter_add<bf16>, static_cast<unsigned>(count), threads, 0, static_cast<const bf16*>(d_out), tokens, d_table, has, cols, next, first);
   }
 }
 

@@ -51,19 +51,35 @@ int64_t rope_backward_tiles(int64_t rows);
 void launch_rope_forward(cudaStream_t stream, const Rope& p);
 void launch_rope_backward(cudaStream_t stream, const Rope& p);
 
-void launch_embedding(cudaStream_t stream, const void* table, const int32_t* tokens, void* out, int64_t count, int64_t row_bytes);
+// Rows [first, first + rows) of the vocabulary: what a table has.
+struct TableRows {
+  int64_t first, rows;
+};
+void launch_embedding(cudaStream_t stream, const void* table, const TableRows& has, const int32_t* tokens, void* out, int64_t count, int64_t row_bytes);
 // scratch: [2 count] ints. A token's rows are added in the order of their positions, as on the CPU.
-void launch_embedding_backward(cudaStream_t stream, bool wide, const void* d_out, const int32_t* tokens, float* d_table, int64_t count, int64_t cols, int32_t* scratch);
+void launch_embedding_backward(cudaStream_t stream, bool wide, const void* d_out, const int32_t* tokens, float* d_table, const TableRows& has, int64_t count, int64_t cols, int32_t* scratch);
 
 struct CrossEntropy {
   bool wide;
   void* logits;              // overwritten by their gradient when there is a grad_scale
   const int32_t* labels;
   float *loss, *z;
-  int64_t rows, width, vocab;
+  int64_t rows, width, vocab;   // vocab: columns that exist
   float z_coefficient;
   const float* grad_scale;   // null: no gradient
+  // Of a vocabulary on several ranks:
+  const float* parts = nullptr;   // [shards, rows, 3]
+  int64_t shards = 0, first = 0;  // first: number of the first column in the vocabulary
 };
 void launch_cross_entropy(cudaStream_t stream, const CrossEntropy& p);
+
+struct SoftmaxParts {
+  bool wide;
+  const void* logits;
+  const int32_t* labels;
+  float* parts;              // [rows, 3]
+  int64_t rows, width, first, columns;
+};
+void launch_softmax_parts(cudaStream_t stream, const SoftmaxParts& p);
 
 }  // namespace octet::cuda
