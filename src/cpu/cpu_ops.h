@@ -11,6 +11,7 @@
 namespace octet::cpu {
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out);
+void shared_amaxes(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, bool column, const Tensor& amax);
 void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out);
 void gemm(Ctx& ctx, std::span<const GemmTerm> terms, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
 void rmsnorm_quantize(Ctx& ctx, const Tensor& x, const Tensor& delta, const Tensor& gamma, float eps, const RmsNormOut& out);

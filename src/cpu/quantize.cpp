@@ -27,13 +27,14 @@ struct Grid {
   bool split_block;                 // several tasks share a block: partial maxima are folded afterwards
 };
 
-Grid make_grid(const MatrixView& x, const Operand& image) {
+// Blocks as the matrix lies; 0: whole extent.
+Grid make_grid(const MatrixView& x, int64_t block_rows, int64_t block_cols) {
   Grid g{};
-  g.block_rows = image.block_rows ? image.block_rows : std::max<int64_t>(x.rows, 1);
-  g.block_cols = image.block_cols ? image.block_cols : std::max<int64_t>(x.cols, 1);
-  g.rows = block_count(x.rows, image.block_rows);
-  g.cols = block_count(x.cols, image.block_cols);
-  g.split_block = image.block_rows == 0;
+  g.block_rows = block_rows ? block_rows : std::max<int64_t>(x.rows, 1);
+  g.block_cols = block_cols ? block_cols : std::max<int64_t>(x.cols, 1);
+  g.rows = block_count(x.rows, block_rows);
+  g.cols = block_count(x.cols, block_cols);
+  g.split_block = block_rows == 0;
   if (g.split_block) {
     g.band = tile_rows;
   } else {
@@ -97,11 +98,11 @@ int64_t block_amax(Ctx& ctx, const MatrixView& x, const Grid& g, float* amax, fl
   return nonfinite;
 }
 
-// Turns amax (in place) into quantize multipliers and writes their inverses.
-void scales_from_amax(Ctx& ctx, const QuantSpec& spec, const QuantTarget& target, float* amax_to_scale, float* scale_inv, int64_t n) {
+// Turns amax (in place) into quantize multipliers and writes their inverses. tensor_amax: for two-level scales.
+void scales_from_amax(Ctx& ctx, const QuantSpec& spec, const QuantTarget& target, float tensor_amax, float* amax_to_scale, float* scale_inv, int64_t n) {
   const float max = format_info(spec.format).max_finite;
   float tensor_scale = 1.0f;
-  if (spec.scale == ScaleKind::ue4m3) tensor_scale = two_level_tensor_scale(*std::max_element(amax_to_scale, amax_to_scale + n), max, spec.amax_epsilon);
+  if (spec.scale == ScaleKind::ue4m3) tensor_scale = two_level_tensor_scale(tensor_amax, max, spec.amax_epsilon);
   const float* stored = spec.stored_scale() ? target.stored_scale : nullptr;
   parallel_tiles(ctx.pool(), n, 4096, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
@@ -204,13 +205,16 @@ void encode_rows(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const Qua
   const bool stochastic = spec.rounding == Rounding::stochastic;
   const StepKey key = stochastic ? *ctx.key : StepKey{};
   const Philox rng(ctx.seed, RngPurpose::stochastic_rounding, target.site_hash, key.step);
+  const MatrixPlace& place = target.place;
+  const int64_t columns = place.columns ? place.columns : x.cols;
   parallel_tiles(ctx.pool(), x.rows, tile_rows, [&](int64_t r0, int64_t r1, int worker) {
     for (int64_t r = r0; r < r1; ++r) {
       const float* s = scales + r / g.block_rows * g.cols;
       const T* src = x.row<T>(r);
       uint8_t* q = image.data.row<uint8_t>(r);
       if (stochastic) {
-        encode_row_stochastic(src, s, g.block_cols, spec.format, rng, static_cast<uint64_t>((key.first_row + r) * x.cols), q, x.cols);
+        const int64_t first_element = (key.first_row + place.first_row + r) * columns + place.first_column;
+        encode_row_stochastic(src, s, g.block_cols, spec.format, rng, static_cast<uint64_t>(first_element), q, x.cols);
       } else if (g.block_cols >= 32) {
         for (int64_t b = 0; b < g.cols; ++b) {
           const int64_t c0 = b * g.block_cols;
@@ -230,37 +234,56 @@ void encode_rows(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, const Qua
   });
 }
 
-// Returns the tensor's amax; adds to nonfinite.
-float quantize_image(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, const QuantTarget& target, const Operand& image, ImageHealth* health,
+// What is quantized: the source, or its transform (in scratch memory), whose number of non-finite elements is that of the source.
+struct Transformed {
+  MatrixView x;
+  int64_t nonfinite = 0;
+};
+Transformed after_transform(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, bool column) {
+  if (!spec.hadamard) return {source};
+  const Tensor out = ctx.scratch().alloc(Dtype::f32, {source.rows, source.cols});
+  int64_t* counts = ctx.scratch().alloc_array<int64_t>((source.rows + hadamard_size - 1) / hadamard_size);
+  if (ctx.planning()) return {out};
+  auto* with = source.dtype == Dtype::bf16 ? transform<bf16> : transform<float>;
+  return {out, with(ctx, source, column, out.as<float>(), counts)};
+}
+
+// Scratch memory of block_amax().
+struct AmaxScratch {
+  float* partial;
+  int64_t* counts;
+  WorkerScratch rows;
+  AmaxScratch(Ctx& ctx, const MatrixView& x, const Grid& g) : AmaxScratch(ctx, x, g, (x.rows + g.band - 1) / g.band) {}
+
+ private:
+  AmaxScratch(Ctx& ctx, const MatrixView& x, const Grid& g, int64_t tasks)
+      : partial(ctx.scratch().alloc_array<float>(g.split_block ? tasks * g.cols : 0)), counts(ctx.scratch().alloc_array<int64_t>(tasks)), rows(ctx, x.cols) {}
+};
+int64_t block_amax(Ctx& ctx, const MatrixView& x, const Grid& g, float* amax, const AmaxScratch& scratch) {
+  return (x.dtype == Dtype::bf16 ? block_amax<bf16> : block_amax<float>)(ctx, x, g, amax, scratch.partial, scratch.counts, scratch.rows);
+}
+
+// given: amaxes of blocks that reach across ranks, or null. Returns the matrix's amax; adds to nonfinite.
+float quantize_image(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, const QuantTarget& target, const Operand& image, const float* given, ImageHealth* health,
                      int64_t& nonfinite) {
   Arena::Scope scope(ctx.scratch());
-  MatrixView x = source;
-  int64_t nonfinite_source = 0;
-  if (spec.hadamard) {
-    const Tensor transformed = ctx.scratch().alloc(Dtype::f32, {source.rows, source.cols});
-    int64_t* transform_counts = ctx.scratch().alloc_array<int64_t>((source.rows + hadamard_size - 1) / hadamard_size);
-    if (!ctx.planning()) {
-      nonfinite_source = source.dtype == Dtype::bf16 ? transform<bf16>(ctx, source, image.transposed, transformed.as<float>(), transform_counts)
-                                                     : transform<float>(ctx, source, image.transposed, transformed.as<float>(), transform_counts);
-    }
-    x = transformed;
-  }
-  const Grid g = make_grid(x, image);
-  const int64_t tasks = (x.rows + g.band - 1) / g.band;
+  const auto [x, nonfinite_source] = after_transform(ctx, source, spec, image.transposed);
+  const Grid g = make_grid(x, image.block_rows, image.block_cols);
   float* scales = ctx.scratch().alloc_array<float>(g.rows * g.cols);
-  float* partial = ctx.scratch().alloc_array<float>(g.split_block ? tasks * g.cols : 0);
-  int64_t* counts = ctx.scratch().alloc_array<int64_t>(tasks);
-  const WorkerScratch scratch(ctx, x.cols);
+  const AmaxScratch scratch(ctx, x, g);
   const int64_t tiles = (x.rows + tile_rows - 1) / tile_rows;
   ImageHealth* partial_health = ctx.scratch().alloc_array<ImageHealth>(tiles);   // planned in every step: which one gathers is not known beforehand
   float* block_maxima = ctx.scratch().alloc_array<float>(g.rows * g.cols);
   if (ctx.planning() || x.elements() == 0) return 0;
-  nonfinite = x.dtype == Dtype::bf16 ? block_amax<bf16>(ctx, x, g, scales, partial, counts, scratch) : block_amax<float>(ctx, x, g, scales, partial, counts, scratch);
+  nonfinite = block_amax(ctx, x, g, scales, scratch);
   if (spec.hadamard) nonfinite = nonfinite_source;
   float amax = 0;
   for (int64_t i = 0; i < g.rows * g.cols; ++i) amax = std::max(amax, scales[i]);
+  if (spec.stored_scale() && target.stored_scale) given = nullptr;
+  // Two-level scales: of the tensor's amax alone, unless its one block is the tensor.
+  if (given && (spec.scale != ScaleKind::ue4m3 || spec.per_tensor())) std::copy_n(given, g.rows * g.cols, scales);
   if (health) std::copy_n(scales, g.rows * g.cols, block_maxima);
-  scales_from_amax(ctx, spec, target, scales, image.scale_inv.as<float>(), g.rows * g.cols);
+  scales_from_amax(ctx, spec, target, given ? *given : amax, scales, image.scale_inv.as<float>(), g.rows * g.cols);
   std::optional<Observer> observer;
   if (health) {
     std::fill_n(partial_health, tiles, ImageHealth{});
@@ -268,9 +291,9 @@ float quantize_image(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, 
   }
   const Observer* watching = observer ? &*observer : nullptr;
   if (x.dtype == Dtype::bf16) {
-    encode_rows<bf16>(ctx, x, spec, target, g, scales, image, scratch, watching);
+    encode_rows<bf16>(ctx, x, spec, target, g, scales, image, scratch.rows, watching);
   } else {
-    encode_rows<float>(ctx, x, spec, target, g, scales, image, scratch, watching);
+    encode_rows<float>(ctx, x, spec, target, g, scales, image, scratch.rows, watching);
   }
   if (health) {
     for (int64_t t = 0; t < tiles; ++t) health->merge(partial_health[t]);
@@ -288,11 +311,23 @@ float quantize_image(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   float amax = 0;
   int64_t nonfinite = 0;
-  if (out.row.data.rows) amax = quantize_image(ctx, x, out.row_spec, out.target, out.row, out.target.row_health, nonfinite);
-  if (out.col.data.rows) amax = std::max(amax, quantize_image(ctx, x, out.col_spec, out.target, out.col, out.target.col_health, nonfinite));
+  if (out.row.data.rows) amax = quantize_image(ctx, x, out.row_spec, out.target, out.row, given_amax(out.row_amax), out.target.row_health, nonfinite);
+  if (out.col.data.rows) {
+    amax = std::max(amax, quantize_image(ctx, x, out.col_spec, out.target, out.col, given_amax(out.col_amax), out.target.col_health, nonfinite));
+  }
   if (ctx.planning()) return;
   if (out.target.amax) *out.target.amax = std::max(*out.target.amax, amax);
   if (out.target.nonfinite) *out.target.nonfinite += nonfinite;
+}
+
+void shared_amaxes(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, bool column, const Tensor& amax) {
+  if (amax.elements() == 0) return;
+  Arena::Scope scope(ctx.scratch());
+  const MatrixView x = after_transform(ctx, source, spec, column).x;
+  const bool two_level = spec.scale == ScaleKind::ue4m3;   // the tensor's
+  const Grid g = make_grid(x, two_level ? 0 : column ? spec.block_cols : spec.block_rows, two_level ? 0 : column ? spec.block_rows : spec.block_cols);
+  const AmaxScratch scratch(ctx, x, g);
+  if (!ctx.planning()) block_amax(ctx, x, g, amax.as<float>(), scratch);
 }
 
 }  // namespace octet::cpu

@@ -21,6 +21,7 @@ bool awaits_maxima(const QuantizedOut& q) {
   }
   return false;
 }
+void check_rows(int64_t rows) { OCTET_CHECK(rows <= int64_t{65535} * 32, "quantize: {} rows, at most {} fit a launch", rows, int64_t{65535} * 32); }
 StatisticsParams statistics_of(const QuantTarget& t) { return {t.amax, t.nonfinite, t.row_health, t.col_health}; }
 
 }  // namespace
@@ -49,7 +50,10 @@ ImageParams image_params(const Operand& image, const QuantSpec& spec, bool colum
 }
 
 ImagePair image_pair(const QuantizedOut& out) {
-  return {image_params(out.row, out.row_spec, false, out.target.stored_scale), image_params(out.col, out.col_spec, true, out.target.stored_scale), statistics_of(out.target)};
+  ImagePair pair{image_params(out.row, out.row_spec, false, out.target.stored_scale), image_params(out.col, out.col_spec, true, out.target.stored_scale), statistics_of(out.target)};
+  pair.row.amax = given_amax(out.row_amax);
+  pair.col.amax = given_amax(out.col_amax);
+  return pair;
 }
 
 SourceScratch source_scratch(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts) {
@@ -80,7 +84,7 @@ void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const Quant
 }
 
 void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const QuantizedOut> parts, const SourceScratch& scratch) {
-  OCTET_CHECK(source.rows <= int64_t{65535} * 32, "quantize: {} rows, at most {} fit a launch", source.rows, int64_t{65535} * 32);
+  check_rows(source.rows);
   if (source.rows * source.cols == 0) return;
   std::vector<ImagePair> pairs;
   for (const QuantizedOut& out : parts) pairs.push_back(image_pair(out));
@@ -100,7 +104,7 @@ void quantize_source(Ctx& ctx, const SourceParams& source, std::span<const Quant
     const SourceParams part = select_part(whole, static_cast<int>(i));
     const ImagePair& pair = pairs[i];
     if (part.value) launch_source_values(stream, part);
-    const RandomParams random{ctx.seed, parts[i].target.site_hash, ctx.key};
+    const RandomParams random{ctx.seed, parts[i].target.site_hash, ctx.key, parts[i].target.place};
     if (pair.row.codes) launch_quantize_general(stream, part, pair.row, pair.statistics, true, random, scratch.general);
     if (pair.col.codes) launch_quantize_general(stream, part, pair.col, pair.statistics, !pair.row.codes, random, scratch.general);
   }
@@ -118,6 +122,27 @@ SourceParams plain_source(const MatrixView& x) {
 }
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) { quantize_source(ctx, plain_source(x), out); }
+
+void shared_amaxes(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, bool column, const Tensor& amax) {
+  Arena::Scope scope(ctx.scratch());
+  QuantizeScratch scratch{};
+  scratch.tensor_amax = ctx.scratch().alloc_array<float>(1);
+  scratch.transformed = ctx.scratch().alloc_array<float>(spec.hadamard ? x.rows * x.cols : 0);
+  if (ctx.planning() || amax.elements() == 0) return;
+  check_rows(x.rows);
+  if (x.elements() == 0) {
+    const MemorySource memory = ctx.cuda().memory();
+    return memory.fill(memory.user, amax.data, 0, amax.bytes());
+  }
+  ImageParams image;
+  image.transposed = column;
+  image.hadamard = spec.hadamard;
+  if (spec.scale != ScaleKind::ue4m3) {   // of two-level scales the tensor's
+    image.block_rows = spec.block_rows;
+    image.block_cols = spec.block_cols;
+  }
+  launch_shared_amaxes(ctx.cuda().stream(), plain_source(x), image, amax.as<float>(), scratch);
+}
 
 void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
   if (ctx.planning() || out.elements() == 0) return;

@@ -49,6 +49,10 @@ void check_images(const char* op, const Ctx& ctx, const QuantizedOut& q, int64_t
   for (const auto& [image, spec] : {std::pair{&q.row, &q.row_spec}, {&q.col, &q.col_spec}}) {
     OCTET_CHECK(image->data.rows == 0 || spec->rounding != Rounding::stochastic || ctx.key || ctx.planning(), "{}: stochastic rounding without a key", op);
   }
+  for (const bool column : {false, true}) {
+    const Tensor& amax = column ? q.col_amax : q.row_amax;
+    if (given(amax)) check_same(op, "given amaxes", amax.shape, {shared_amax_count(column ? q.col_spec : q.row_spec, rows, cols, column)});
+  }
   check_image(op, q.row, q.row_spec, rows, cols, false);
   check_image(op, q.col, q.col_spec, rows, cols, ctx.device() == DeviceKind::cuda);
 }
@@ -59,6 +63,12 @@ void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   check_high_precision("quantize", "x", x.dtype);
   check_images("quantize", ctx, out, x.rows, x.cols);
   OCTET_FORWARD(quantize, ctx, x, out);
+}
+
+void shared_amaxes(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, bool column, const Tensor& amax) {
+  check_high_precision("shared_amaxes", "x", x.dtype);
+  check_same("shared_amaxes", "amax", amax.shape, {shared_amax_count(spec, x.rows, x.cols, column)});
+  OCTET_FORWARD(shared_amaxes, ctx, x, spec, column, amax);
 }
 
 void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {

@@ -99,6 +99,8 @@ Mirrored<QuantizedOut> Mirror::out(const std::string& prefix, const QuantizedOut
   QuantizedOut host = q;
   host.row = image(prefix + "row image", q.row, q.row_spec, false);
   host.col = image(prefix + "column image", q.col, q.col_spec, true);
+  host.row_amax = in(q.row_amax).host;
+  host.col_amax = in(q.col_amax).host;
   host.target.stored_scale = in(t.stored_scale).host;
   host.target.amax = out(prefix + "amax", t.amax).host;
   host.target.nonfinite = out(prefix + "nonfinite", t.nonfinite).host;

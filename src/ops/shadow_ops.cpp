@@ -47,6 +47,11 @@ void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
   m.run(cuda::quantize, cpu::quantize, m.in(x), m.out("", out));
 }
 
+void shared_amaxes(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, bool column, const Tensor& amax) {
+  Mirror m(ctx, "shared_amaxes");
+  m.run(cuda::shared_amaxes, cpu::shared_amaxes, m.in(x), spec, column, m.out("amax", amax));
+}
+
 void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {
   Mirror m(ctx, "dequantize");
   m.run(cuda::dequantize, cpu::dequantize, m.in(image), m.out("out", out));

@@ -9,6 +9,7 @@ namespace octet::shadow {
 
 // Of the signatures of their backends.
 decltype(cpu::quantize) quantize;
+decltype(cpu::shared_amaxes) shared_amaxes;
 decltype(cpu::dequantize) dequantize;
 decltype(cpu::gemm) gemm;
 decltype(cpu::rmsnorm_quantize) rmsnorm_quantize;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/step_key.h"
 #include "recipe/health.h"
 #include "recipe/recipe.h"
 
@@ -37,6 +38,7 @@ struct QuantTarget {
   uint64_t site_hash = 0;                // names the random stream of stochastic rounding
   ImageHealth* row_health = nullptr;     // statistics of the two images are added to these
   ImageHealth* col_health = nullptr;
+  MatrixPlace place{};                   // of the matrix in the tensor that the site names, for stochastic rounding; default: it is whole
 };
 
 struct HealthOptions {

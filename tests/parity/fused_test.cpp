@@ -36,6 +36,8 @@ TEST(fused, swiglu_backward_of_every_recipe) {
         };
         const bool r = spec.row.quantized(), k = spec.col.quantized();
         compare(rig, {spec, r, k, false}, rows, cols, produce(false), "gradient of SwiGLU " + size, 2);
+        const Case given{.spec = spec, .row = r, .col = k, .health = false, .given = true};
+        if (rows == 32 && can_give(given, rows, cols)) compare(rig, given, rows, cols, produce(true), "gradient of SwiGLU " + size, 2);
         if (rows != 32 || !r || !k) continue;
         compare(rig, {spec, r, k, true}, rows, cols, produce(false), "gradient of SwiGLU " + size, 2);
         compare(rig, {spec, true, false, false}, rows, cols, produce(true), "gradient of SwiGLU, value and row image " + size, 2);
@@ -148,6 +150,8 @@ TEST(fused, adamw_of_every_recipe) {
     const bool r = spec.row.quantized(), k = spec.col.quantized();
     for (const ImageSize& extent : image_sizes) check_adamw(rig, {spec, r, k, false}, Form::halves, Dtype::bf16, extent.rows, extent.cols, false);
     check_adamw(rig, {spec, r, k, true}, Form::halves, Dtype::bf16, 32, 48, false);
+    const Case given{.spec = spec, .row = r, .col = k, .health = false, .given = true};
+    if (can_give(given, 32, 48)) check_adamw(rig, given, Form::halves, Dtype::bf16, 32, 48, false);
     check_adamw(rig, {spec, r, false, false}, Form::halves, Dtype::f32, 32, 144, false);
     check_adamw(rig, {spec, r, k, false}, Form::master_and_copy, Dtype::f32, 144, 48, true);
   }
@@ -176,7 +180,7 @@ struct AttentionCase {
 };
 
 // The images are those of the out that the device itself wrote (attention has a tolerance), and that out is the one written without images.
-void check_attention(Rig& rig, const Spec& spec, const AttentionCase& a) {
+void check_attention(Rig& rig, const Spec& spec, const AttentionCase& a, bool also_given = false) {
   const int64_t cols = a.heads * a.head_dim;
   Host qkv = normal("qkv", a.dtype, {a.rows(), a.geometry().qkv_width()}, 1.3), starts, out(a.dtype, {a.rows(), cols}), lse(Dtype::f32, {a.samples, a.heads, a.seq_len});
   // Of the last head alone, from one row on: values that are not finite.
@@ -205,6 +209,8 @@ void check_attention(Rig& rig, const Spec& spec, const AttentionCase& a) {
   const std::string what = fmt::format("attention {} B{} S{} A{} d{}{}", name(a.dtype), a.samples, a.seq_len, a.heads, a.head_dim, a.documents ? " documents" : "");
   const bool r = spec.row.quantized(), k = spec.col.quantized();
   compare(rig, {spec, r, k, false}, a.rows(), cols, produce, what);
+  const Case given{.spec = spec, .row = r, .col = k, .health = false, .given = true};
+  if (also_given && can_give(given, a.rows(), cols)) compare(rig, given, a.rows(), cols, produce, what);
   if (!r || !k || a.head_dim == 256) return;
   compare(rig, {spec, true, false, false}, a.rows(), cols, produce, what + " row");
   compare(rig, {spec, false, true, false}, a.rows(), cols, produce, what + " column");
@@ -214,8 +220,8 @@ void check_attention(Rig& rig, const Spec& spec, const AttentionCase& a) {
 TEST(fused, attention_of_every_recipe) {
   Rig rig;
   for (const Spec& spec : specs()) {
-    check_attention(rig, spec, {1, 128, 2, 128, Dtype::bf16, false, true});
-    check_attention(rig, spec, {2, 80, 2, 64, Dtype::bf16, true});
+    check_attention(rig, spec, {1, 128, 2, 128, Dtype::bf16, false, true}, true);
+    check_attention(rig, spec, {2, 80, 2, 64, Dtype::bf16, true}, true);
   }
 }
 

@@ -21,14 +21,21 @@ QuantTarget target_of(const Case& c, const float* stored, float* amax, int64_t* 
   return t;
 }
 
+bool gives(const Case& c, int64_t rows, int64_t cols, bool column) {
+  return c.given && (column ? c.col : c.row) && shared_amax_count(column ? c.spec.col : c.spec.row, rows, cols, column) > 0;
+}
+
 std::vector<Results> run_host(Rig& rig, const Case& c, int64_t rows, int64_t cols, const Producer& produce, int parts) {
   std::vector<Results> results(static_cast<size_t>(parts));
   Arena memory(size_t{8} << 20);
   std::vector<QuantizedOut> out;
+  Host row_amax = given_amaxes(c.spec.row, rows, cols, false), col_amax = given_amaxes(c.spec.col, rows, cols, true);
   for (Results& r : results) {
     out.push_back({c.spec.row, c.spec.col, {}, {}, target_of(c, &c.stored, &r.amax, &r.nonfinite, &r.row_health, &r.col_health)});
     if (c.row) out.back().row = alloc_image(memory, c.spec.row, rows, cols, false);
     if (c.col) out.back().col = alloc_image(memory, c.spec.col, rows, cols, true);
+    if (gives(c, rows, cols, false)) out.back().row_amax = row_amax.tensor();
+    if (gives(c, rows, cols, true)) out.back().col_amax = col_amax.tensor();
   }
   rig.on_host([&](Ctx& ctx) { produce(ctx, false, out); }, 11, {5, 77});
   for (size_t i = 0; i < out.size(); ++i) {
@@ -52,6 +59,8 @@ std::vector<Results> run_device(Rig& rig, const Case& c, int64_t rows, int64_t c
     out.push_back({c.spec.row, c.spec.col, {}, {}, target_of(c, stored, p.amax, p.nonfinite, p.row, p.col)});
     if (c.row) out.back().row = rig.upload_image(c.spec.row, rows, cols, false);
     if (c.col) out.back().col = rig.upload_image(c.spec.col, rows, cols, true);
+    if (gives(c, rows, cols, false)) out.back().row_amax = rig.upload(given_amaxes(c.spec.row, rows, cols, false));
+    if (gives(c, rows, cols, true)) out.back().col_amax = rig.upload(given_amaxes(c.spec.col, rows, cols, true));
   }
   rig.on_device([&](Ctx& ctx) { produce(ctx, true, out); }, 11, {5, 77});
   std::vector<Results> results;
@@ -93,13 +102,25 @@ void compare_part(const Case& c, const Results& want, const Results& got, const 
   EXPECT_EQ(got.nonfinite, again.nonfinite) << name;
   EXPECT_EQ(got.row_health.sum_ee, again.row_health.sum_ee) << name;
   EXPECT_EQ(got.col_health.sum_ee, again.col_health.sum_ee) << name;
-  EXPECT_EQ(got.amax, want.amax) << name;
+  EXPECT_EQ(got.amax, want.amax) << name;   // of the matrix, also where others were given
   EXPECT_EQ(got.nonfinite, want.nonfinite) << name;
   if (c.health && c.row) expect_same_health(got.row_health, want.row_health, name + " row");
   if (c.health && c.col) expect_same_health(got.col_health, want.col_health, name + " column");
 }
 
 }  // namespace
+
+bool can_give(const Case& c, int64_t rows, int64_t cols) {
+  Case with = c;
+  with.given = true;
+  return gives(with, rows, cols, false) || gives(with, rows, cols, true);
+}
+
+Host given_amaxes(const QuantSpec& spec, int64_t rows, int64_t cols, bool column) {
+  Host amax(Dtype::f32, {shared_amax_count(spec, rows, cols, column)});
+  for (int64_t i = 0; i < amax.elements(); ++i) amax.set(i, i % 11 == 5 ? 0.0 : i % 13 == 7 ? std::numeric_limits<double>::infinity() : 0.3 + static_cast<double>(i % 7));
+  return amax;
+}
 
 std::vector<Spec> specs() {
   std::vector<Spec> out;
@@ -136,6 +157,7 @@ std::vector<Spec> specs() {
   QuantSpec stochastic = block_spec(Dtype::e4m3, 1, 128, ScaleKind::fp32);
   stochastic.rounding = Rounding::stochastic;
   add("stochastic", stochastic, stochastic);
+  add("tensor ue4m3", block_spec(Dtype::e2m1, 0, 0, ScaleKind::ue4m3), block_spec(Dtype::e4m3, 32, 0, ScaleKind::fp32));
   return out;
 }
 
@@ -160,7 +182,7 @@ Host matrix(const std::string& name, Dtype dtype, int64_t rows, int64_t cols, bo
 void compare(Rig& rig, const Case& c, int64_t rows, int64_t cols, const Producer& produce, const std::string& what, int parts) {
   const auto want = run_host(rig, c, rows, cols, produce, parts), got = run_device(rig, c, rows, cols, produce, parts), again = run_device(rig, c, rows, cols, produce, parts);
   for (size_t i = 0; i < want.size(); ++i) {
-    compare_part(c, want[i], got[i], again[i], fmt::format("{} {}{}{}", what, c.spec.name, c.health ? " with statistics" : "", parts > 1 ? fmt::format(", part {}", i) : ""));
+    compare_part(c, want[i], got[i], again[i], fmt::format("{} {}{}{}{}", what, c.spec.name, c.health ? " with statistics" : "", c.given ? " with given amaxes" : "", parts > 1 ? fmt::format(", part {}", i) : ""));
   }
   rig.reset();
 }

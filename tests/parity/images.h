@@ -21,7 +21,12 @@ struct Case {
   Spec spec;
   bool row, col, health;
   float stored = 3.5f;
+  bool given = false;   // amaxes, of images whose blocks may reach across ranks
 };
+// Whether a wanted image of the case can be given amaxes.
+bool can_give(const Case& c, int64_t rows, int64_t cols);
+// What is then given for an image: other amaxes than its own, zeros and Inf among them.
+Host given_amaxes(const QuantSpec& spec, int64_t rows, int64_t cols, bool column);
 
 // What the producer of the matrices is; both backends get it through the same operator. One entry of the vector a matrix.
 using Producer = std::function<void(Ctx&, bool on_device, const std::vector<QuantizedOut>&)>;

@@ -3,6 +3,10 @@
 #include "cuda/cuda_ops.h"
 #include "images.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 using namespace parity;
 
 namespace {
@@ -32,6 +36,92 @@ TEST(quantize, plain_matrices_of_every_recipe) {
         }
       }
     }
+  }
+}
+
+TEST(quantize, given_amaxes_of_every_recipe) {
+  Rig rig;
+  // For both images; without statistics, when no maximum of the matrix is needed at all; for one image of two.
+  enum class Way { both, without_statistics, column_alone, row_alone };
+  for (const Spec& spec : specs()) {
+    const Case c{.spec = spec, .row = spec.row.quantized(), .col = spec.col.quantized(), .health = false, .given = true};
+    if (!can_give(c, 32, 48)) continue;
+    for (const ImageSize& extent : image_sizes) {
+      const int64_t rows = extent.rows, cols = extent.cols;   // Clang 14 captures no structured bindings
+      const std::string size = fmt::format("{}x{}", rows, cols);
+      Host x = matrix(size, Dtype::bf16, rows, cols, rows == 32);
+      const auto check = [&](const Case& with, Way way) {
+        const Producer produce = [&](Ctx& ctx, bool device, const std::vector<QuantizedOut>& out) {
+          QuantizedOut q = out.front();
+          if (way == Way::without_statistics) q.target.amax = nullptr, q.target.nonfinite = nullptr;
+          if (way == Way::column_alone) q.row_amax = {};
+          if (way == Way::row_alone) q.col_amax = {};
+          if (device) {
+            cuda::quantize(ctx, ctx.planning() ? MatrixView(Tensor{nullptr, Dtype::bf16, {rows, cols}}) : MatrixView(rig.upload(x)), q);
+          } else {
+            cpu::quantize(ctx, x.tensor(), q);
+          }
+        };
+        compare(rig, with, rows, cols, produce, fmt::format("{} way {}", size, static_cast<int>(way)));
+      };
+      check(c, Way::both);
+      if (rows != 32 && rows != 3) continue;
+      Case health = c;
+      health.health = true;
+      check(health, Way::both);
+      check(health, Way::without_statistics);
+      for (const Way way : {Way::without_statistics, Way::column_alone, Way::row_alone}) check(c, way);
+    }
+  }
+}
+
+TEST(quantize, shared_amaxes_of_every_recipe) {
+  Rig rig;
+  std::vector<QuantSpec> seen;
+  for (const Spec& spec : specs()) {
+    for (const QuantSpec& given : {spec.row, spec.col}) {
+      // What matters: blocks, the scales' kind and the transform.
+      QuantSpec s = block_spec(Dtype::e4m3, given.block_rows, given.block_cols, given.scale == ScaleKind::ue4m3 ? given.scale : ScaleKind::fp32);
+      s.hadamard = given.hadamard;
+      if (shared_amax_count(s, 1, 1, false) == 0 || std::find(seen.begin(), seen.end(), s) != seen.end()) continue;
+      seen.push_back(s);
+      for (const ImageSize& extent : {ImageSize{144, 208}, {130, 77}, {1, 1}, {3, 130}, {0, 40}, {40, 0}}) {
+        for (const bool column : {false, true}) {
+          const int64_t rows = extent.rows, cols = extent.cols, n = shared_amax_count(s, rows, cols, column);
+          if (n == 0) continue;
+          const Dtype dtype = rows == 3 ? Dtype::f32 : Dtype::bf16;
+          Host x = matrix("shared", dtype, rows, cols + 8, rows == 130), want(Dtype::f32, {n});   // rows lie apart
+          rig.on_host([&](Ctx& ctx) { cpu::shared_amaxes(ctx, MatrixView(x.tensor()).columns(8, cols), s, column, want.tensor()); });
+          for (int round = 0; round < 2; ++round) {
+            const Tensor on_device = rig.upload(x), got = rig.upload(want, true);
+            rig.on_device([&](Ctx& ctx) { cuda::shared_amaxes(ctx, MatrixView(on_device).columns(8, cols), s, column, got); });
+            expect_same(rig.download(got), want, fmt::format("shared amaxes, blocks {}x{} {}, {}x{}", s.block_rows, s.block_cols, column ? "column" : "row", rows, cols));
+          }
+          rig.reset();
+        }
+      }
+    }
+  }
+  EXPECT_GE(seen.size(), 4u);   // tensors, rows, two-level scales with and without a transform
+}
+
+// Random numbers of a part of a matrix.
+TEST(quantize, places_of_parts) {
+  Rig rig;
+  for (const Spec& spec : specs()) {
+    if (spec.row.rounding != Rounding::stochastic) continue;
+    const int64_t rows = 144, cols = 208;
+    Host x = matrix("part", Dtype::bf16, rows, cols, false);
+    const Producer produce = [&](Ctx& ctx, bool device, const std::vector<QuantizedOut>& out) {
+      QuantizedOut q = out.front();
+      q.target.place = {(int64_t{1} << 33) + 16, 48, 1000};
+      if (device) {
+        cuda::quantize(ctx, ctx.planning() ? MatrixView(Tensor{nullptr, Dtype::bf16, {rows, cols}}) : MatrixView(rig.upload(x)), q);
+      } else {
+        cpu::quantize(ctx, x.tensor(), q);
+      }
+    };
+    compare(rig, {spec, true, true, false}, rows, cols, produce, "part");
   }
 }
 

@@ -100,6 +100,12 @@ TEST(shadow, operators_of_a_rank_among_others_agree) {
                loss = rig.upload(Host(Dtype::f32, {rows}), true), z = rig.upload(Host(Dtype::f32, {rows}), true), out = rig.upload(Host(Dtype::bf16, {rows, width}), true),
                table = rig.upload(normal("table", Dtype::bf16, {columns, width})), d_table = rig.upload(normal("d", Dtype::f32, {columns, width}));
   const float* scale = rig.upload_value(0.25f);
+  QuantSpec spec = block_spec(Dtype::e4m3, 1, 0);
+  spec.rounding = Rounding::stochastic;
+  QuantizedOut images{spec, spec, rig.upload_image(spec, rows, width, false), rig.upload_image(spec, rows, width, true), {}};
+  images.row_amax = rig.upload(Host(Dtype::f32, {rows}), true);
+  images.col_amax = rig.upload(Host(Dtype::f32, {width}), true);
+  images.target.place = {24, 64, 256};
   rig.on_device([&](Ctx& ctx) {
     if (!ctx.planning()) {
       shadow.begin("step 1", 1);
@@ -109,8 +115,10 @@ TEST(shadow, operators_of_a_rank_among_others_agree) {
     ops::cross_entropy_of_parts(ctx, logits, labels, first, columns, parts, 1e-3f, scale, loss, z);
     ops::embedding(ctx, table, labels, out, first);
     ops::embedding_backward(ctx, out, labels, d_table, first);
+    for (const bool column : {false, true}) ops::shared_amaxes(ctx, logits, spec, column, column ? images.col_amax : images.row_amax);
+    ops::quantize(ctx, logits, images);
   });
-  EXPECT_EQ(operators(shadow), (std::set<std::string>{"cross_entropy_of_parts", "embedding", "embedding_backward", "softmax_parts"}));
+  EXPECT_EQ(operators(shadow), (std::set<std::string>{"cross_entropy_of_parts", "embedding", "embedding_backward", "quantize", "shared_amaxes", "softmax_parts"}));
   for (const auto& [op, total] : shadow.totals()) EXPECT_LE(total.worst, 1) << op;
   rig.reset();
 }

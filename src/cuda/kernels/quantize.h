@@ -68,6 +68,7 @@ struct ImageParams {
   int64_t block_rows = 0, block_cols = 0;               // of the stored matrix; 0: whole extent
   ScaleParams scale;
   bool stochastic = false, hadamard = false;
+  const float* amax = nullptr;    // given amaxes: of the stored matrix' blocks, with two-level scales of the tensor; null: the source has them
 };
 
 struct StatisticsParams {
@@ -80,6 +81,7 @@ struct StatisticsParams {
 struct RandomParams {
   uint64_t seed = 0, site_hash = 0;
   const StepKey* key = nullptr;   // read by stochastic rounding only
+  MatrixPlace place{};
 };
 
 // What the general family needs beside its operands, for one image of a matrix.
@@ -111,7 +113,7 @@ struct TilePart {
   StatisticsParams statistics;
 };
 
-// What scales of the tile family wait for: nothing (they are stored), maxima of their tile, of the tensor, of its rows or columns.
+// What scales of the tile family wait for: nothing (they are stored, or their amaxes given), maxima of their tile, of the tensor, of its rows or columns.
 enum class Awaits : uint8_t { nothing, tile, tensor, lines };
 Awaits scales_await(const ImagePair& pair);
 
@@ -121,8 +123,11 @@ bool tile_serves(const SourceParams& source, std::span<const ImagePair> pairs);
 int64_t tile_scratch_floats(const SourceParams& source, std::span<const ImagePair> pairs);
 void launch_quantize_tiles(cudaStream_t stream, const SourceParams& source, std::span<const ImagePair> pairs, float* scratch);
 // For a producer that has tiles in its hands and quantizes them itself (kernels/quantize_tile.cuh), of images that await nothing or their tile: makes the
-// multipliers of stored scales.
+// multipliers of stored scales and of given amaxes.
 TilePart launch_tile_scales(cudaStream_t stream, const SourceParams& source, const ImagePair& pair, float* scratch);
+
+// Maxima of the blocks of an image that is described by its blocks and transform alone, into `amax`.
+void launch_shared_amaxes(cudaStream_t stream, const SourceParams& source, const ImageParams& image, float* amax, const QuantizeScratch& scratch);
 
 // One image of the source's part `source.part`. count_nonfinite: of two images of one matrix only one counts.
 void launch_quantize_general(cudaStream_t stream, const SourceParams& source, const ImageParams& image, const StatisticsParams& statistics, bool count_nonfinite,

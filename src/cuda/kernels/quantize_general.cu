@@ -109,6 +109,7 @@ __global__ void __launch_bounds__(threads) encode_general(SourceParams s, ImageP
   const Dtype format = image.scale.format;
   const StepKey key = image.stochastic ? *random.key : StepKey{};
   const PhiloxStream rng(random.seed, RngPurpose::stochastic_rounding, random.site_hash, key.step);
+  const int64_t first_row = key.first_row + random.place.first_row, columns = random.place.columns ? random.place.columns : s.cols;
   Observed seen;
 #pragma unroll
   for (int pass = 0; pass < rows_a_thread; ++pass) {
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(threads) encode_general(SourceParams s, ImageP
     if (at.row < s.rows && at.column < s.cols) {
       const int64_t block_row = at.row / b.rows, block_column = at.column / b.cols;
       const float x = source_element<K, T>(s, at.row, at.column), m = multiplier[block_row * b.row_stride + block_column * b.col_stride], scaled = x * m;
-      const uint8_t q = image.stochastic ? encode_stochastic(format, scaled, rng.word(static_cast<uint64_t>((key.first_row + at.row) * s.cols + at.column))) : encode(format, scaled);
+      const uint8_t q = image.stochastic ? encode_stochastic(format, scaled, rng.word(static_cast<uint64_t>((first_row + at.row) * columns + random.place.first_column + at.column))) : encode(format, scaled);
       if (image.transposed) {
         turned[at.in_column][at.in_row] = q;
       } else {
@@ -257,6 +258,30 @@ Blocks source_blocks(const ImageParams& image, int64_t rows, int64_t cols) {
 
 dim3 element_grid(const SourceParams& s) { return {blocks_for(s.cols, side), blocks_for(s.rows, side)}; }
 
+// What is quantized: the source, or its transform, whose non-finite elements are those of the source, counted here.
+SourceParams transformed_source(cudaStream_t stream, const SourceParams& source, const ImageParams& image, unsigned long long*& nonfinite, const QuantizeScratch& scratch) {
+  if (!image.hadamard) return source;
+  const int64_t extent = image.transposed ? source.rows : source.cols, groups = (extent + hadamard_size - 1) / hadamard_size * (image.transposed ? source.cols : source.rows);
+  with_source(source, [&]<SourceKind K, class T>() {
+    launch("transform", stream, transform<K, T>, blocks_for(groups, threads), threads, 0, source, image.transposed, scratch.transformed, nonfinite);
+  });
+  SourceParams s;
+  s.wide = true;
+  s.x = scratch.transformed;
+  s.rows = source.rows;
+  s.cols = s.ld = source.cols;
+  nonfinite = nullptr;
+  return s;
+}
+
+void take_maxima(cudaStream_t stream, const SourceParams& s, const Blocks& blocks, unsigned* block_amax, float* tensor_amax, unsigned long long* nonfinite) {
+  check(cudaMemsetAsync(block_amax, 0, static_cast<size_t>(blocks.count) * sizeof(unsigned), stream), "clear maxima");
+  check(cudaMemsetAsync(tensor_amax, 0, sizeof(float), stream), "clear the maximum");
+  with_source(s, [&]<SourceKind K, class T>() {
+    launch("block maxima", stream, block_maxima<K, T>, element_grid(s), threads, 0, s, blocks, block_amax, reinterpret_cast<unsigned*>(tensor_amax), nonfinite);
+  });
+}
+
 // Half the spacing of the largest values above the largest: beyond it a scaled value is saturated.
 float saturation_limit(Dtype format) {
   const FormatInfo f = format_info(format);
@@ -267,34 +292,31 @@ float saturation_limit(Dtype format) {
 
 int64_t health_tiles(int64_t rows, int64_t cols) { return ((rows + side - 1) / side) * ((cols + side - 1) / side); }
 
-void launch_quantize_general(cudaStream_t stream, const SourceParams& given, const ImageParams& image, const StatisticsParams& statistics, bool count_nonfinite,
+void launch_shared_amaxes(cudaStream_t stream, const SourceParams& source, const ImageParams& image, float* amax, const QuantizeScratch& scratch) {
+  unsigned long long* uncounted = nullptr;
+  const SourceParams s = transformed_source(stream, source, image, uncounted, scratch);
+  take_maxima(stream, s, source_blocks(image, s.rows, s.cols), reinterpret_cast<unsigned*>(amax), scratch.tensor_amax, nullptr);
+}
+
+void launch_quantize_general(cudaStream_t stream, const SourceParams& source, const ImageParams& image, const StatisticsParams& statistics, bool count_nonfinite,
                              const RandomParams& random, const QuantizeScratch& scratch) {
-  SourceParams s = given;
   auto* nonfinite = count_nonfinite ? reinterpret_cast<unsigned long long*>(statistics.nonfinite) : nullptr;
-  if (image.hadamard) {
-    const int64_t groups = (((image.transposed ? s.rows : s.cols) + hadamard_size - 1) / hadamard_size) * (image.transposed ? s.cols : s.rows);
-    with_source(s, [&]<SourceKind K, class T>() {
-      launch("transform", stream, transform<K, T>, blocks_for(groups, threads), threads, 0, s, image.transposed, scratch.transformed, nonfinite);
-    });
-    s = {};
-    s.wide = true;
-    s.x = scratch.transformed;
-    s.rows = given.rows;
-    s.cols = s.ld = given.cols;
-    nonfinite = nullptr;
-  }
+  const SourceParams s = transformed_source(stream, source, image, nonfinite, scratch);
   const Blocks blocks = source_blocks(image, s.rows, s.cols);
-  check(cudaMemsetAsync(scratch.block_amax, 0, static_cast<size_t>(blocks.count) * sizeof(unsigned), stream), "clear maxima");
-  check(cudaMemsetAsync(scratch.tensor_amax, 0, sizeof(float), stream), "clear the maximum");
+  // Given amaxes of non-negative floats are bits like those of the maxima. Of two-level scales they are the tensor's alone, unless its one block is the tensor.
+  const float* given = image.scale.stored ? nullptr : image.amax;
+  const bool two_level = image.scale.rule == ScaleRule::two_level, one_block = image.block_rows == 0 && image.block_cols == 0;
+  const unsigned* block_amax = given && (!two_level || one_block) ? reinterpret_cast<const unsigned*>(given) : scratch.block_amax;
+  const float* tensor_amax = given ? given : scratch.tensor_amax;
+  if (block_amax == scratch.block_amax || statistics.amax || nonfinite) take_maxima(stream, s, blocks, scratch.block_amax, scratch.tensor_amax, nonfinite);
   ImageHealth* health = image.transposed ? statistics.col_health : statistics.row_health;
   with_source(s, [&]<SourceKind K, class T>() {
-    launch("block maxima", stream, block_maxima<K, T>, element_grid(s), threads, 0, s, blocks, scratch.block_amax, reinterpret_cast<unsigned*>(scratch.tensor_amax), nonfinite);
-    launch("scales", stream, make_scales, blocks_for(blocks.count, threads), threads, 0, image, blocks, blocks.row_stride, scratch.block_amax, scratch.tensor_amax, scratch.multiplier);
+    launch("scales", stream, make_scales, blocks_for(blocks.count, threads), threads, 0, image, blocks, blocks.row_stride, block_amax, tensor_amax, scratch.multiplier);
     auto* kernel = health ? encode_general<K, T, true> : encode_general<K, T, false>;
     launch("encode", stream, kernel, element_grid(s), threads, 0, s, image, blocks, scratch.multiplier, random, saturation_limit(image.scale.format), scratch.health);
   });
   if (health) {
-    launch("merge statistics", stream, merge_health, 1, threads, 0, scratch.health, health_tiles(s.rows, s.cols), scratch.block_amax, scratch.multiplier, blocks.count, health);
+    launch("merge statistics", stream, merge_health, 1, threads, 0, scratch.health, health_tiles(s.rows, s.cols), block_amax, scratch.multiplier, blocks.count, health);
   }
   if (statistics.amax) launch("raise amax", stream, raise_amax, 1, 1, 0, scratch.tensor_amax, statistics.amax);
 }

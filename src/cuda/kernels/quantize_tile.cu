@@ -117,12 +117,12 @@ __global__ void __launch_bounds__(threads) amax_tile(const __grid_constant__ Sou
   }
 }
 
-// multiplier[i] and scale_inv of `n` maxima; stored scales replace them.
-__global__ void scales_from_maxima(ScaleParams scale, float* amax_to_multiplier, float* scale_inv, int64_t n) {
+// multiplier[i] and scale_inv of `n` maxima, which may lie where the multipliers will; stored scales replace them.
+__global__ void scales_from_maxima(ScaleParams scale, const float* amax, float* multiplier, float* scale_inv, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= n) return;
-  const Multiplier m = multiplier_of(scale, amax_to_multiplier[i]);
-  amax_to_multiplier[i] = m.scale;
+  const Multiplier m = multiplier_of(scale, amax[i]);
+  multiplier[i] = m.scale;
   scale_inv[i] = m.inverse;
 }
 
@@ -201,22 +201,20 @@ TilePart tile_part(const SourceParams& s, const ImagePair& pair, float* maxima, 
     t->multiplier = maxima;
     t->stride = t->image.block_rows == 0 ? 0 : 1;
     auto*& place = t->stride == 0 ? wanted.tensor : t == &part.row ? wanted.rows : wanted.columns;
-    if (!t->image.scale.stored && !place) place = t->stride == 0 && s.amax ? s.amax : reinterpret_cast<unsigned*>(maxima);
+    if (!t->image.scale.stored && !t->image.amax && !place) place = t->stride == 0 && s.amax ? s.amax : reinterpret_cast<unsigned*>(maxima);
     maxima += n;
   }
   return part;
 }
 
-// Maxima become multipliers in place. The column image first: a maximum of the tensor that serves both images lies where the row image's multiplier will.
+// Maxima become multipliers, in place where they were taken for this image. The column image first: a maximum of the tensor that serves both images lies where the row image's multiplier will.
 void launch_scales(cudaStream_t stream, const SourceParams& s, const TilePart& part, const AmaxOut& taken) {
   for (const TileImage* t : {&part.column, &part.row}) {
     const int64_t n = maxima_of(t->image, s);
     if (n == 0) continue;
-    const void* tensor = taken.tensor;
-    if (t->stride == 0 && !t->image.scale.stored && tensor != t->multiplier) {
-      check(cudaMemcpyAsync(t->multiplier, tensor, sizeof(float), cudaMemcpyDeviceToDevice, stream), "copy the tensor's maximum");
-    }
-    launch("scales", stream, scales_from_maxima, dim3(blocks_for(n, threads)), dim3(threads), 0, t->image.scale, t->multiplier, t->image.scale_inv, n);
+    const float* amax = t->image.amax;
+    if (!amax) amax = t->stride == 0 && !t->image.scale.stored ? reinterpret_cast<const float*>(taken.tensor) : t->multiplier;
+    launch("scales", stream, scales_from_maxima, dim3(blocks_for(n, threads)), dim3(threads), 0, t->image.scale, amax, t->multiplier, t->image.scale_inv, n);
   }
 }
 
@@ -234,7 +232,7 @@ bool tile_serves(const SourceParams& s, std::span<const ImagePair> pairs) {
 Awaits scales_await(const ImagePair& pair) {
   Awaits most = Awaits::nothing;
   for (const ImageParams* image : {&pair.row, &pair.col}) {
-    if (!image->codes || image->scale.stored) continue;
+    if (!image->codes || image->scale.stored || image->amax) continue;
     most = std::max(most, origin(*image) != From::memory ? Awaits::tile : image->block_rows == 0 ? Awaits::tensor : Awaits::lines);
   }
   return most;
