@@ -486,6 +486,24 @@ TEST(state, decisions) {
   }
 }
 
+// The device's order, written out: tiles of 2^14, in each of which thread t of 256 adds elements t, t + 256, ..., warps by halves, warps in order, then the tiles in order.
+double squares_in_order(const Host& x, double start) {
+  constexpr int64_t tile = 1 << 14;
+  for (int64_t begin = 0; begin < x.elements(); begin += tile) {
+    std::array<double, 256> sums{};
+    for (int64_t i = begin; i < std::min(begin + tile, x.elements()); ++i) sums[static_cast<size_t>(i % 256)] += static_cast<double>(x.at(i)) * static_cast<double>(x.at(i));
+    double of_tile = 0;
+    for (size_t warp = 0; warp < 256; warp += 32) {
+      for (size_t distance = 16; distance > 0; distance /= 2) {
+        for (size_t lane = 0; lane < distance; ++lane) sums[warp + lane] += sums[warp + lane + distance];
+      }
+      of_tile = warp == 0 ? sums[0] : of_tile + sums[warp];
+    }
+    start += of_tile;
+  }
+  return start;
+}
+
 // Many tensors' squares: the bits that each has alone, in few launches.
 TEST(state, squares_of_a_model) {
   Rig rig;
@@ -516,6 +534,7 @@ TEST(state, squares_of_a_model) {
   EXPECT_EQ(got, squares(true));
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i], alone[i]) << i;
+    EXPECT_EQ(got[i], squares_in_order(hosts[i], start[i])) << i;
     EXPECT_NEAR(got[i], want[i], 1e-12 * want[i]) << i;
   }
   rig.reset();
