@@ -11,11 +11,4 @@ struct StepKey {
   int64_t first_row = 0;   // number of the micro-batch's first token in the global batch, 0 for weights: the same random numbers for any split
 };
 
-// Where a matrix lies in the whole one of which it is a part, such as a rank's: the same random numbers for any layout. Element (r, c) of the matrix has the number
-// (StepKey::first_row + first_row + r) * columns + first_column + c.
-struct MatrixPlace {
-  int64_t first_row = 0, first_column = 0;
-  int64_t columns = 0;     // of the whole; 0: the matrix's own
-};
-
 }  // namespace octet

@@ -33,12 +33,13 @@ void softmax_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t
 void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels, int64_t first, int64_t columns, const Tensor& parts, float z_coefficient,
                             const float* grad_scale, const Tensor& loss, const Tensor& z);
 void sum(Ctx& ctx, const Tensor& x, double* total);
-void sum_squares(Ctx& ctx, const Tensor& x, double* total);
+void sum_squares(Ctx& ctx, std::span<const Tensor> x, double* totals);
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to);
 void add(Ctx& ctx, const Tensor& from, const Tensor& to);
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images);
+void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control);
+void adamw_quantize(Ctx& ctx, const AdamwUpdate& update, const AdamwStep& step, const StepControl* control, const QuantizedOut& images);
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome);
 void cast_weights(Ctx& ctx, const Tensor& master, const Tensor& working);
 

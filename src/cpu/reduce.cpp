@@ -6,42 +6,49 @@
 #include "cpu/cpu_ops.h"
 #include "cpu/scratch.h"
 #include "cpu/simd.h"
+#include "cpu/tiles.h"
 
 namespace octet::cpu {
 namespace {
 
 constexpr int64_t tile = 1 << 14;
 
+// Four double lanes: enough to hide the latency, and a fixed order.
 template <class F>
-void tiled_sum(Ctx& ctx, const Tensor& x, double* sum, F&& term) {
+double sum_of_tile(const float* p, int64_t begin, int64_t end, const F& term) {
+  double lane[4] = {0, 0, 0, 0};
+  int64_t i = begin;
+  for (; i + 4 <= end; i += 4) {
+    for (int l = 0; l < 4; ++l) lane[l] += term(p[i + l]);
+  }
+  for (; i < end; ++i) lane[0] += term(p[i]);
+  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+template <class F>
+void tiled_sums(Ctx& ctx, std::span<const Tensor> x, double* sums, const F& term) {
   Arena::Scope scope(ctx.scratch());
-  const int64_t n = x.elements();
-  double* partial = ctx.scratch().alloc_array<double>((n + tile - 1) / tile);
+  const TileSequence tiles(ctx, x.size(), tile, [&](size_t i) { return x[i].elements(); });
+  double* partial = ctx.scratch().alloc_array<double>(tiles.tiles());
   if (ctx.planning()) return;
-  parallel_tiles(ctx.pool(), n, tile, [&](int64_t begin, int64_t end, int) {
-    // Four double lanes: enough to hide the latency, and a fixed order.
-    double lane[4] = {0, 0, 0, 0};
-    const float* p = x.as<float>();
-    int64_t i = begin;
-    for (; i + 4 <= end; i += 4) {
-      for (int l = 0; l < 4; ++l) lane[l] += term(p[i + l]);
-    }
-    for (; i < end; ++i) lane[0] += term(p[i]);
-    partial[begin / tile] = (lane[0] + lane[2]) + (lane[1] + lane[3]);
+  tiles.run(ctx.pool(), [&](size_t i, int64_t begin, int64_t number) {
+    partial[number] = sum_of_tile(x[i].as<float>(), begin, std::min(begin + tile, x[i].elements()), term);
   });
-  double total = 0;
-  for (int64_t i = 0; i < (n + tile - 1) / tile; ++i) total += partial[i];
-  *sum += total;
+  for (size_t i = 0; i < x.size(); ++i) {
+    double total = 0;
+    for (int64_t t = tiles.first(i); t < tiles.first(i + 1); ++t) total += partial[t];
+    sums[i] += total;
+  }
 }
 
 }  // namespace
 
 void sum(Ctx& ctx, const Tensor& x, double* total) {
-  tiled_sum(ctx, x, total, [](float v) { return static_cast<double>(v); });
+  tiled_sums(ctx, {&x, 1}, total, [](float v) { return static_cast<double>(v); });
 }
 
-void sum_squares(Ctx& ctx, const Tensor& x, double* total) {
-  tiled_sum(ctx, x, total, [](float v) { return static_cast<double>(v) * static_cast<double>(v); });
+void sum_squares(Ctx& ctx, std::span<const Tensor> x, double* totals) {
+  tiled_sums(ctx, x, totals, [](float v) { return static_cast<double>(v) * static_cast<double>(v); });
 }
 
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias) {

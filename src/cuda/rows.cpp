@@ -1,6 +1,9 @@
 // Operators over rows and elements: from their arguments to the kernels of kernels/rows.h and kernels/state.h.
 #include "cuda/kernels/rows.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/kernels/state.h"
@@ -129,14 +132,19 @@ void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels
                                      parts.as<float>(), parts.shape[0], first});
 }
 
-static void add_sum(Ctx& ctx, const Tensor& x, bool squares, double* total) {
-  Arena::Scope scope(ctx.scratch());
-  double* partial = ctx.scratch().alloc_array<double>(sum_tiles(x.elements()));
-  if (!ctx.planning() && x.elements() != 0) launch_sum(stream(ctx), x.as<float>(), x.elements(), squares, partial, total);
+// As many tensors at a time as a table holds, which take the same scratch memory one after the other.
+static void add_sums(Ctx& ctx, std::span<const Tensor> x, bool squares, double* totals) {
+  for (size_t begin = 0; begin < x.size(); begin += SumTable::most) {
+    Arena::Scope scope(ctx.scratch());
+    SumTable table{};
+    for (const Tensor& t : x.subspan(begin, std::min<size_t>(SumTable::most, x.size() - begin))) table.add(t.as<float>(), t.elements());
+    double* partial = ctx.scratch().alloc_array<double>(table.tiles);
+    if (!ctx.planning()) launch_sums(stream(ctx), table, squares, partial, totals + begin);
+  }
 }
 
-void sum(Ctx& ctx, const Tensor& x, double* total) { add_sum(ctx, x, false, total); }
-void sum_squares(Ctx& ctx, const Tensor& x, double* total) { add_sum(ctx, x, true, total); }
+void sum(Ctx& ctx, const Tensor& x, double* total) { add_sums(ctx, {&x, 1}, false, total); }
+void sum_squares(Ctx& ctx, std::span<const Tensor> x, double* totals) { add_sums(ctx, x, true, totals); }
 
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias) {
   if (ctx.planning() || dy.elements() == 0) return;
@@ -158,17 +166,27 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   if (!ctx.planning() && from.elements() != 0) launch_add(stream(ctx), from.as<float>(), to.as<float>(), from.elements());
 }
 
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
-  const AdamwParams p{static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), t.first_element, t.m.dtype == Dtype::bf16,
-                      ctx.seed, name_hash, ctx.key, step, control};
-  if (images.wanted()) {
-    SourceParams s = plain_source(t.working.shape.rank() ? t.working : t.master);
-    s.kind = SourceKind::adamw;
-    s.adamw = p;
-    quantize_source(ctx, s, images);
-  } else if (!ctx.planning() && t.grad.elements() != 0) {
-    launch_adamw(stream(ctx), p);
-  }
+static AdamwParams adamw_params(const Ctx& ctx, const AdamwUpdate& u, const AdamwStep& step, const StepControl* control) {
+  const AdamwTensors& t = u.tensors;
+  AdamwParams p{static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), element_numbers(t.place, t.grad.cols()),
+                t.m.dtype == Dtype::bf16, ctx.seed, u.name_hash, ctx.key, step, control};
+  p.step.weight_decay = u.weight_decay;
+  return p;
+}
+
+void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control) {
+  if (ctx.planning()) return;
+  std::vector<AdamwParams> tensors;
+  for (const AdamwUpdate& u : updates) tensors.push_back(adamw_params(ctx, u, step, control));
+  launch_adamw(stream(ctx), tensors);
+}
+
+void adamw_quantize(Ctx& ctx, const AdamwUpdate& update, const AdamwStep& step, const StepControl* control, const QuantizedOut& images) {
+  const AdamwTensors& t = update.tensors;
+  SourceParams s = plain_source(t.working.shape.rank() ? t.working : t.master);
+  s.kind = SourceKind::adamw;
+  s.adamw = adamw_params(ctx, update, step, control);
+  quantize_source(ctx, s, images);
 }
 
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) {

@@ -57,6 +57,25 @@ void check_images(const char* op, const Ctx& ctx, const QuantizedOut& q, int64_t
   check_image(op, q.col, q.col_spec, rows, cols, ctx.device() == DeviceKind::cuda);
 }
 
+void check_adamw(const char* op, const Ctx& ctx, const AdamwTensors& t) {
+  const Shape& shape = t.grad.shape;
+  OCTET_CHECK(given(t.master) != given(t.remainder), "{}: masters are f32, or halves of which the upper ones are the working weights", op);
+  if (given(t.master)) check_same(op, "master", t.master.shape, shape);
+  if (given(t.remainder)) check_same(op, "remainder", t.remainder.shape, shape);
+  OCTET_CHECK(!given(t.remainder) || (given(t.working) && t.remainder.dtype == Dtype::u16), "{}: remainders are {}, u16 below working weights expected", op, name(t.remainder.dtype));
+  if (given(t.working)) check_same(op, "working copy", t.working.shape, shape);
+  OCTET_CHECK(t.grad.dtype == Dtype::f32 && (!given(t.master) || t.master.dtype == Dtype::f32), "{}: gradients are {}, masters {}, f32 expected", op, name(t.grad.dtype),
+              given(t.master) ? name(t.master.dtype) : "halves");
+  OCTET_CHECK(!given(t.working) || t.working.dtype == Dtype::bf16, "{}: working weights are {}, bf16 expected", op, name(t.working.dtype));
+  const MatrixPlace& p = t.place;
+  OCTET_CHECK(p.first_row >= 0 && p.first_column >= 0 && p.first_column + shape.cols() <= (p.columns == 0 ? shape.cols() : p.columns),
+              "{}: {} columns from row {}, column {} on, of {} in the whole", op, shape.cols(), p.first_row, p.first_column, p.columns);
+  for (const Tensor* moment : {&t.m, &t.v}) check_same(op, "moment", moment->shape, shape);
+  check_high_precision(op, "moment", t.m.dtype);
+  OCTET_CHECK(t.m.dtype == Dtype::f32 || ctx.key || ctx.planning(), "{}: moments are rounded stochastically, without a key", op);
+  OCTET_CHECK(t.m.dtype == t.v.dtype, "{}: moments of {} and {}", op, name(t.m.dtype), name(t.v.dtype));
+}
+
 }  // namespace
 
 void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out) {
@@ -200,7 +219,10 @@ void cross_entropy_of_parts(Ctx& ctx, const Tensor& logits, const Tensor& labels
 }
 
 void sum(Ctx& ctx, const Tensor& x, double* total) { OCTET_FORWARD(sum, ctx, x, total); }
-void sum_squares(Ctx& ctx, const Tensor& x, double* total) { OCTET_FORWARD(sum_squares, ctx, x, total); }
+void sum_squares(Ctx& ctx, std::span<const Tensor> x, double* totals) {
+  for (const Tensor& t : x) OCTET_CHECK(t.dtype == Dtype::f32, "sum_squares: {}, f32 expected", name(t.dtype));
+  OCTET_FORWARD(sum_squares, ctx, x, totals);
+}
 
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias) {
   OCTET_CHECK(d_bias.elements() == dy.cols, "column_sums: {} sums for {} columns", d_bias.elements(), dy.cols);
@@ -221,23 +243,17 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   OCTET_FORWARD(add, ctx, from, to);
 }
 
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
-  const Shape& shape = t.grad.shape;
-  OCTET_CHECK(given(t.master) != given(t.remainder), "adamw: masters are f32, or halves of which the upper ones are the working weights");
-  if (given(t.master)) check_same("adamw", "master", t.master.shape, shape);
-  if (given(t.remainder)) check_same("adamw", "remainder", t.remainder.shape, shape);
-  OCTET_CHECK(!given(t.remainder) || (given(t.working) && t.remainder.dtype == Dtype::u16), "adamw: remainders are {}, u16 below working weights expected", name(t.remainder.dtype));
-  if (given(t.working)) check_same("adamw", "working copy", t.working.shape, shape);
-  OCTET_CHECK(t.grad.dtype == Dtype::f32 && (!given(t.master) || t.master.dtype == Dtype::f32), "adamw: gradients are {}, masters {}, f32 expected", name(t.grad.dtype),
-              given(t.master) ? name(t.master.dtype) : "halves");
-  OCTET_CHECK(!given(t.working) || t.working.dtype == Dtype::bf16, "adamw: working weights are {}, bf16 expected", name(t.working.dtype));
-  OCTET_CHECK(t.first_element % 8 == 0, "adamw: rows from element {}, a multiple of 8 expected", t.first_element);
-  for (const Tensor* moment : {&t.m, &t.v}) check_same("adamw", "moment", moment->shape, shape);
-  check_high_precision("adamw", "moment", t.m.dtype);
-  OCTET_CHECK(t.m.dtype == Dtype::f32 || ctx.key || ctx.planning(), "adamw: moments are rounded stochastically, without a key{}", "");
-  OCTET_CHECK(t.m.dtype == t.v.dtype, "adamw: moments of {} and {}", name(t.m.dtype), name(t.v.dtype));
-  check_images("adamw", ctx, images, shape.rows(), shape.cols());
-  OCTET_FORWARD(adamw, ctx, t, step, name_hash, control, images);
+void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control) {
+  for (const AdamwUpdate& u : updates) check_adamw("adamw", ctx, u.tensors);
+  OCTET_FORWARD(adamw, ctx, updates, step, control);
+}
+
+void adamw_quantize(Ctx& ctx, const AdamwUpdate& update, const AdamwStep& step, const StepControl* control, const QuantizedOut& images) {
+  const Shape& shape = update.tensors.grad.shape;
+  check_adamw("adamw_quantize", ctx, update.tensors);
+  OCTET_CHECK(images.wanted(), "adamw_quantize: no images are wanted{}", "");
+  check_images("adamw_quantize", ctx, images, shape.rows(), shape.cols());
+  OCTET_FORWARD(adamw_quantize, ctx, update, step, control, images);
 }
 
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) { OCTET_FORWARD(decide_step, ctx, inputs, outcome); }

@@ -1,12 +1,15 @@
 // Reductions in a fixed order, and plain operations on memory. Sums: tiles of fixed size summed in double, then the tiles in index order.
 #pragma once
+#include <span>
+
 #include "core/context.h"
 
 namespace octet::ops {
 
-// *total += sum of x (f32), or of its squares; total: device memory. NaN and Inf propagate.
+// *total += sum of x (f32); total: device memory. NaN and Inf propagate.
 void sum(Ctx& ctx, const Tensor& x, double* total);
-void sum_squares(Ctx& ctx, const Tensor& x, double* total);
+// totals[i] += sum of the squares of x[i] (f32), each tensor's by itself in the order that it has alone; totals: device memory.
+void sum_squares(Ctx& ctx, std::span<const Tensor> x, double* totals);
 // d_bias += column sums of dy. dy: [T, N] bf16 or f32; d_bias: [N] f32.
 void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);

@@ -1,8 +1,11 @@
 #include "ops/shadow_ops.h"
 
 #ifdef OCTET_HAVE_CUDA
+#include <fmt/format.h>
+
 #include <cmath>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cuda/cuda_ops.h"
@@ -36,6 +39,31 @@ Mirrored<QkNorm> mirrored(Mirror& m, const QkNorm& n, bool backward) {
 
 // The tensor family rounds P and dS to BF16.
 bool tensor_attention(const Tensor& qkv, const HeadGeometry& g) { return qkv.dtype == Dtype::bf16 && g.head_dim % 16 == 0 && g.head_dim <= 256; }
+
+// Operators over all parameters of a model: neighbouring ones together, as many as leave the host its memory.
+template <class T, class Bytes, class Work>
+void in_parts(std::span<const T> all, const Bytes& bytes_of, const Work& work) {
+  constexpr size_t most_bytes = size_t{1} << 30;
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    for (size_t bytes = 0; end < all.size() && (end == begin || bytes + bytes_of(all[end]) <= most_bytes); ++end) bytes += bytes_of(all[end]);
+    work(all.subspan(begin, end - begin), begin);
+  }
+}
+
+size_t state_bytes(const AdamwUpdate& u) {
+  size_t bytes = 0;
+  for (const Tensor* t : {&u.tensors.master, &u.tensors.remainder, &u.tensors.m, &u.tensors.v, &u.tensors.grad, &u.tensors.working}) bytes += given(*t) ? t->bytes() : 0;
+  return bytes;
+}
+
+// `which`: behind the names of its tensors.
+Mirrored<AdamwUpdate> mirrored(Mirror& m, const AdamwUpdate& u, const std::string& which) {
+  const AdamwTensors& t = u.tensors;
+  AdamwUpdate host = u;
+  host.tensors = {m.out("master" + which, t.master).host, m.out("remainder" + which, t.remainder).host, m.out("m" + which, t.m).host, m.out("v" + which, t.v).host, m.in(t.grad).host,
+                  m.out("working" + which, t.working).host, t.place};
+  return {u, host};
+}
 
 template <class T>
 Mirrored<T> columns_of(const Mirrored<T>& m, int64_t begin, int64_t count) { return {m.device.columns(begin, count), m.host.columns(begin, count)}; }
@@ -185,9 +213,24 @@ void sum(Ctx& ctx, const Tensor& x, double* total) {
   m.run(cuda::sum, cpu::sum, values, m.out("total", total, {.relative = 1e-12, .least = largest_magnitude(values.host)}));
 }
 
-void sum_squares(Ctx& ctx, const Tensor& x, double* total) {
-  Mirror m(ctx, "sum_squares");
-  m.run(cuda::sum_squares, cpu::sum_squares, m.in(x), m.out("total", total, {.relative = 1e-12}));
+// Doubles as well.
+void sum_squares(Ctx& ctx, std::span<const Tensor> x, double* totals) {
+  in_parts(x, [](const Tensor& t) { return t.bytes(); }, [&](std::span<const Tensor> part, size_t first) {
+    Mirror m(ctx, "sum_squares");
+    std::vector<Tensor> host;
+    std::vector<double*> sums;   // of the host, each by itself
+    for (size_t i = 0; i < part.size(); ++i) {
+      host.push_back(m.in(part[i]).host);
+      sums.push_back(m.out(fmt::format("total of tensor {}", first + i), totals + first + i, {.relative = 1e-12}).host);
+    }
+    m.run([&](Ctx& device) { cuda::sum_squares(device, part, totals + first); },
+          [&](Ctx& cpu) {
+            std::vector<double> together;
+            for (const double* sum : sums) together.push_back(*sum);
+            cpu::sum_squares(cpu, host, together.data());
+            for (size_t i = 0; i < sums.size(); ++i) *sums[i] = together[i];
+          });
+  });
 }
 
 // FP32 sums in another order, whose roundings are those of partial sums: about the square root of the number of rows in size, also where they cancel.
@@ -213,11 +256,19 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   m.run(cuda::add, cpu::add, m.in(from), m.out("to", to));
 }
 
-void adamw(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t name_hash, const StepControl* control, const QuantizedOut& images) {
-  Mirror m(ctx, "adamw");
-  const AdamwTensors host{m.out("master", t.master).host, m.out("remainder", t.remainder).host, m.out("m", t.m).host, m.out("v", t.v).host, m.in(t.grad).host,
-                          m.out("working", t.working).host, t.first_element};
-  m.run(cuda::adamw, cpu::adamw, Mirrored<AdamwTensors>{t, host}, step, name_hash, m.in(control), m.out("", images));
+void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control) {
+  in_parts(updates, state_bytes, [&](std::span<const AdamwUpdate> part, size_t first) {
+    Mirror m(ctx, "adamw");
+    std::vector<AdamwUpdate> host;
+    for (size_t i = 0; i < part.size(); ++i) host.push_back(mirrored(m, part[i], fmt::format(" of tensor {}", first + i)).host);
+    const Mirrored<std::span<const AdamwUpdate>> both{part, host};
+    m.run(cuda::adamw, cpu::adamw, both, step, m.in(control));
+  });
+}
+
+void adamw_quantize(Ctx& ctx, const AdamwUpdate& update, const AdamwStep& step, const StepControl* control, const QuantizedOut& images) {
+  Mirror m(ctx, "adamw_quantize");
+  m.run(cuda::adamw_quantize, cpu::adamw_quantize, mirrored(m, update, ""), step, m.in(control), m.out("", images));
 }
 
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome) {

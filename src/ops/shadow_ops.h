@@ -32,6 +32,7 @@ decltype(cpu::zero) zero;
 decltype(cpu::copy) copy;
 decltype(cpu::add) add;
 decltype(cpu::adamw) adamw;
+decltype(cpu::adamw_quantize) adamw_quantize;
 decltype(cpu::decide_step) decide_step;
 decltype(cpu::cast_weights) cast_weights;
 

@@ -13,7 +13,7 @@ namespace octet {
 void gradient_squares(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, double* squares);
 
 // update: number of this update, from 1 (bias correction). lr: of this step. control: device memory, from ops::decide_step. images: made of the new weights in the
-// same pass, by parameter.
+// same pass, by parameter: those parameters one by one, all others in one call.
 void adamw_update(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, const OptimConfig& optim, double lr, int64_t update, const StepControl* control,
                   const WeightImages& images = {});
 

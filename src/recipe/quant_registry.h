@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "core/step_key.h"
+#include "core/place.h"
 #include "recipe/health.h"
 #include "recipe/recipe.h"
 

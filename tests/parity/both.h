@@ -1,7 +1,11 @@
 // An operator on both machines, its tensors declared once: for tests of operators over rows and elements.
 #pragma once
+#include <functional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "ops/step_control.h"
 #include "rig.h"
 
 namespace parity {
@@ -74,5 +78,12 @@ class Both {
 };
 
 inline std::string label(const std::string& what, Dtype dtype, int64_t rows, int64_t cols) { return what + " " + std::string(name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols); }
+
+inline Host step_control(float grad_scale, int32_t skip) {
+  Host h(Dtype::u8, {static_cast<int64_t>(sizeof(StepControl))});
+  const StepControl c{grad_scale, skip};
+  std::memcpy(h.bytes().data(), &c, sizeof c);
+  return h;
+}
 
 }  // namespace parity

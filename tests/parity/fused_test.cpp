@@ -124,9 +124,9 @@ void check_adamw(Rig& rig, const Case& c, Form form, Dtype moments, int64_t rows
       Host& h = *s.all()[i];
       if (!h.bytes().empty()) t[i] = ctx.planning() ? Tensor{nullptr, h.dtype(), h.shape()} : device ? rig.upload(h) : h.tensor();
     }
-    const AdamwTensors tensors{t[0], t[1], t[3], t[4], t[5], t[2]};
+    const AdamwUpdate update{{t[0], t[1], t[3], t[4], t[5], t[2], {}}, 0.1f, 99};
     const StepControl* decision = !device ? &control : ctx.planning() ? nullptr : rig.upload_value(control);
-    (device ? cuda::adamw : cpu::adamw)(ctx, tensors, step, 99, decision, out.front());
+    (device ? cuda::adamw_quantize : cpu::adamw_quantize)(ctx, update, step, decision, out.front());
     if (!device || ctx.planning()) return;
     for (size_t i = 0; i < t.size(); ++i) {
       if (t[i]) *s.all()[i] = rig.download(t[i]);

@@ -171,12 +171,6 @@ TEST(rope, forward_and_backward) {
   }
 }
 
-Host step_control(float grad_scale, int32_t skip) {
-  Host h(Dtype::u8, {static_cast<int64_t>(sizeof(StepControl))});
-  const StepControl c{grad_scale, skip};
-  std::memcpy(h.bytes().data(), &c, sizeof c);
-  return h;
-}
 
 TEST(state, adamw_casts_and_column_sums) {
   Rig rig;
@@ -193,7 +187,8 @@ TEST(state, adamw_casts_and_column_sums) {
     const auto call = [&](auto&& adamw, auto&& cast_weights, auto&& column_sums, auto&& add) {
       return [&, adamw, cast_weights, column_sums, add](Ctx& ctx, const std::vector<Tensor>& t) {
         const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
-        adamw(ctx, AdamwTensors{at(master), {}, at(m), at(v), at(grad), at(working)}, step, 0, static_cast<const StepControl*>(at(control).data), QuantizedOut{});
+        const AdamwUpdate update{{at(master), {}, at(m), at(v), at(grad), at(working), {}}, 0.1f, 0};
+        adamw(ctx, std::span(&update, 1), step, static_cast<const StepControl*>(at(control).data));
         cast_weights(ctx, at(grad), at(cast));
         column_sums(ctx, at(wide), at(sums));
         add(ctx, at(grad), at(total));
@@ -228,8 +223,8 @@ TEST(state, compact_adamw) {
             return [&, adamw](Ctx& ctx, const std::vector<Tensor>& t) {
               const auto at = [&](int i) { return t[static_cast<size_t>(i)]; };
               const Tensor none;
-              adamw(ctx, AdamwTensors{halves ? none : at(master), halves ? at(remainder) : none, at(m), at(v), at(grad), at(working), 1024}, step, 99,
-                    static_cast<const StepControl*>(at(control).data), QuantizedOut{});
+              const AdamwUpdate update{{halves ? none : at(master), halves ? at(remainder) : none, at(m), at(v), at(grad), at(working), {0, 1024, 8192}}, 0.1f, 99};
+              adamw(ctx, std::span(&update, 1), step, static_cast<const StepControl*>(at(control).data));
             };
           };
           b.run(call(cpu::adamw), call(cuda::adamw));
@@ -283,13 +278,14 @@ TEST(state, sums) {
     double want[2] = {}, got[2] = {}, again[2] = {};
     rig.on_host([&](Ctx& ctx) {
       cpu::sum(ctx, x.tensor(), &want[0]);
-      cpu::sum_squares(ctx, x.tensor(), &want[1]);
+      const Tensor t = x.tensor();
+      cpu::sum_squares(ctx, {&t, 1}, &want[1]);
     });
     for (double* result : {got, again}) {
       std::array<double, 2>* sums = rig.upload_value(std::array<double, 2>{});
       rig.on_device([&](Ctx& ctx) {
         cuda::sum(ctx, on_device, &(*sums)[0]);
-        cuda::sum_squares(ctx, on_device, &(*sums)[1]);
+        cuda::sum_squares(ctx, {&on_device, 1}, &(*sums)[1]);
       });
       const auto values = rig.download_value(sums);
       std::copy(values.begin(), values.end(), result);

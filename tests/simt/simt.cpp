@@ -54,6 +54,7 @@ struct Machine {
   std::vector<std::byte> shared;
   std::byte* shared_base = nullptr;
   std::exception_ptr failure;
+  int64_t launches = 0;
 };
 
 Machine& machine() {
@@ -179,6 +180,7 @@ const Thread& thread() { return machine().current->thread; }
 std::byte* dynamic_shared_memory() { return machine().shared_base; }
 void block_barrier() { wait(State::at_block_barrier); }
 void warp_barrier() { wait(State::at_warp_barrier); }
+int64_t launches() { return machine().launches; }
 int lane() { return machine().current->index % warp_size; }
 
 uint64_t exchange(uint64_t value, int source) {
@@ -245,6 +247,7 @@ void destroy(CUgraphExec_st* executable) { delete executable; }
 
 void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body) {
   Machine& m = machine();
+  ++m.launches;
   m.shared.resize(shared_bytes + 1024);
   m.shared_base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(m.shared.data()) + 1023) / 1024 * 1024);
   unsigned number = 0;

@@ -63,5 +63,7 @@ void destroy(CUgraphExec_st* executable);
 
 // Runs `body` once for each thread of the grid. Throws std::runtime_error on a deadlock.
 void run(Index3 grid, Index3 block, size_t shared_bytes, const std::function<void()>& body);
+// Kernels that this thread has run.
+int64_t launches();
 
 }  // namespace simt

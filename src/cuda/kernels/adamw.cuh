@@ -6,12 +6,23 @@
 
 namespace octet::cuda {
 
-// Elements [c, c + 8) of those that exist. Two blocks of random words for BF16 moments.
+// Random words of elements [c, c + 4). Where their numbers are not those of one block, each word has its own: a loop that stays one, for places that are rare.
+__device__ __forceinline__ uint4 random_four(const AdamwParams& p, bool in_blocks, int64_t c) {
+  const PhiloxStream stream(p.seed, RngPurpose::moments, p.name_hash, p.key->step);
+  if (in_blocks) return stream.block(static_cast<uint64_t>(p.numbers.of(c) / 4));
+  uint4 words{};
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) words = make_uint4(words.y, words.z, words.w, stream.word(static_cast<uint64_t>(p.numbers.of(c + i))));
+  return words;
+}
+
+// Elements [c, c + 8) of those that exist, c a multiple of 8. Two blocks of random words for BF16 moments.
 template <bool halves, class Moment>
 __device__ __forceinline__ void adamw_eight(const AdamwParams& p, float grad_scale, int64_t c) {
   const int64_t n = p.elements;
   Moment *m = static_cast<Moment*>(p.m), *v = static_cast<Moment*>(p.v);
   bf16* working = reinterpret_cast<bf16*>(p.working);
+  const bool in_blocks = p.numbers.in_blocks();
   const Vector<float> g = load(p.grad, c, n);
   Vector<Moment> first = load(static_cast<const Moment*>(m), c, n), second = load(static_cast<const Moment*>(v), c, n);
   Vector<float> w{};
@@ -25,7 +36,7 @@ __device__ __forceinline__ void adamw_eight(const AdamwParams& p, float grad_sca
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint4 random{};
-    if constexpr (sizeof(Moment) == 2) random = PhiloxStream(p.seed, RngPurpose::moments, p.name_hash, p.key->step).block(static_cast<uint64_t>((p.first_element + c) / 4 + half));
+    if constexpr (sizeof(Moment) == 2) random = random_four(p, in_blocks, c + 4 * half);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int i = 4 * half + j;

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "core/place.h"
 #include "core/step_key.h"
 #include "cuda/kernels/state.h"
 #include "numerics/bits.h"

@@ -11,11 +11,67 @@ namespace {
 constexpr int threads = 256;
 constexpr int64_t sum_tile = 1 << 14;
 
+constexpr size_t most_argument_bytes = 4096;   // of a kernel, on every GPU and driver
+
+// A tensor in the table of a launch; the other members of AdamwParams are the same for all.
+struct AdamwEntry {
+  void* master;   // f32, or the lower halves
+  void *m, *v;
+  const float* grad;
+  uint16_t* working;
+  int64_t elements;
+  ElementNumbers numbers;
+  uint64_t name_hash;
+  float weight_decay;
+  unsigned first_block;   // of the grid's, which are dealt in the order of the table: of 2048 elements each, whatever the tensor's size
+};
+
+struct AdamwTable {
+  AdamwStep step;
+  uint64_t seed;
+  const StepKey* key;
+  const StepControl* control;
+  int count;
+  static constexpr int most = 45;
+  AdamwEntry tensors[most];
+};
+static_assert(sizeof(AdamwTable) <= most_argument_bytes && sizeof(SumTable) + 3 * sizeof(void*) <= most_argument_bytes);
+
+// The last of `count` ascending numbers that is not above `value`; the first of them is not.
+template <class At>
+__device__ __forceinline__ int last_not_above(int count, int64_t value, const At& at) {
+  int low = 0, high = count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (static_cast<int64_t>(at(middle)) <= value ? low : high) = middle;
+  }
+  return low;
+}
+
 template <bool halves, class Moment>
-__global__ void __launch_bounds__(threads) adamw(AdamwParams p) {
-  const StepControl control = *p.control;
-  const int64_t c = (static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x) * vector_width;
-  if (!control.skip && c < p.elements) adamw_eight<halves, Moment>(p, control.grad_scale, c);
+__global__ void __launch_bounds__(threads) adamw(const __grid_constant__ AdamwTable table) {
+  const StepControl control = *table.control;
+  if (control.skip) return;
+  const AdamwEntry& t = table.tensors[last_not_above(table.count, blockIdx.x, [&](int i) { return table.tensors[i].first_block; })];
+  AdamwParams p{};
+  if constexpr (halves) {
+    p.remainder = static_cast<uint16_t*>(t.master);
+  } else {
+    p.master = static_cast<float*>(t.master);
+  }
+  p.m = t.m;
+  p.v = t.v;
+  p.grad = t.grad;
+  p.working = t.working;
+  p.elements = t.elements;
+  p.numbers = t.numbers;
+  p.seed = table.seed;
+  p.name_hash = t.name_hash;
+  p.key = table.key;
+  p.step = table.step;
+  p.step.weight_decay = t.weight_decay;
+  const int64_t c = (static_cast<int64_t>(blockIdx.x - t.first_block) * threads + threadIdx.x) * vector_width;
+  if (c < p.elements) adamw_eight<halves, Moment>(p, control.grad_scale, c);
 }
 
 // One CTA. Squares are added in index order by one thread, which reads them from shared memory; counts in any order.
@@ -66,8 +122,11 @@ __global__ void __launch_bounds__(threads) add(const float* from, float* to, int
   store(to, c, n, y);
 }
 
-__global__ void __launch_bounds__(threads) sum_tiles_of(const float* x, int64_t n, bool squares, double* partial) {
-  const int64_t begin = blockIdx.x * sum_tile, end = begin + sum_tile < n ? begin + sum_tile : n;
+__global__ void __launch_bounds__(threads) sum_tiles_of(const __grid_constant__ SumTable table, bool squares, double* partial) {
+  // One without elements has the first tile of the next, which is taken.
+  const int t = last_not_above(table.count, blockIdx.x, [&](int i) { return table.first_tile[i]; });
+  const float* x = table.x[t];
+  const int64_t n = table.elements[t], begin = (blockIdx.x - table.first_tile[t]) * sum_tile, end = begin + sum_tile < n ? begin + sum_tile : n;
   double sum = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += threads) {
     const double v = x[i];
@@ -77,9 +136,13 @@ __global__ void __launch_bounds__(threads) sum_tiles_of(const float* x, int64_t 
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// One CTA: thread t adds a contiguous share of the tiles, then the shares are added in order.
-__global__ void __launch_bounds__(threads) add_partials(const double* partial, int64_t tiles, double* out) {
+// One CTA a tensor: thread t adds a contiguous share of its tiles, then the shares are added in order.
+__global__ void __launch_bounds__(threads) add_partials(const __grid_constant__ SumTable table, const double* all, double* outs) {
   __shared__ double shares[threads];
+  const int at = static_cast<int>(blockIdx.x);
+  const double* partial = all + table.first_tile[at];
+  double* out = outs + at;
+  const int64_t tiles = (at + 1 < table.count ? table.first_tile[at + 1] : table.tiles) - table.first_tile[at];
   const int64_t each = (tiles + threads - 1) / threads, begin = threadIdx.x * each;
   double sum = 0;
   for (int64_t i = begin; i < begin + each && i < tiles; ++i) sum += partial[i];
@@ -110,14 +173,34 @@ __global__ void __launch_bounds__(threads) column_sums(const T* x, int64_t ld, i
 
 }  // namespace
 
-void launch_adamw(cudaStream_t stream, const AdamwParams& p) {
-  const unsigned blocks = blocks_for(p.elements, threads * vector_width);
-  const auto with = [&](auto kernel) { launch("update weights", stream, kernel, blocks, threads, 0, p); };
-  if (p.narrow_moments) {
-    p.remainder ? with(adamw<true, bf16>) : with(adamw<false, bf16>);
-  } else {
-    p.remainder ? with(adamw<true, float>) : with(adamw<false, float>);
+// Those of one form.
+template <bool halves, class Moment>
+static void launch_adamw_of(cudaStream_t stream, std::span<const AdamwParams> tensors) {
+  AdamwTable table{};
+  unsigned blocks = 0;
+  const auto flush = [&] {
+    if (table.count > 0) launch("update weights", stream, adamw<halves, Moment>, blocks, threads, 0, table);
+    table.count = 0;
+    blocks = 0;
+  };
+  for (const AdamwParams& p : tensors) {
+    if (p.elements == 0 || (p.remainder != nullptr) != halves || p.narrow_moments != (sizeof(Moment) == 2)) continue;
+    if (table.count == AdamwTable::most) flush();
+    table.step = p.step;
+    table.seed = p.seed;
+    table.key = p.key;
+    table.control = p.control;
+    table.tensors[table.count++] = {halves ? static_cast<void*>(p.remainder) : p.master, p.m, p.v, p.grad, p.working, p.elements, p.numbers, p.name_hash, p.step.weight_decay, blocks};
+    blocks += blocks_for(p.elements, threads * vector_width);
   }
+  flush();
+}
+
+void launch_adamw(cudaStream_t stream, std::span<const AdamwParams> tensors) {
+  launch_adamw_of<false, float>(stream, tensors);
+  launch_adamw_of<true, float>(stream, tensors);
+  launch_adamw_of<false, bf16>(stream, tensors);
+  launch_adamw_of<true, bf16>(stream, tensors);
 }
 
 void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutcome* outcome) { launch("decide the step", stream, decide_step, 1, threads, 0, inputs, outcome); }
@@ -132,9 +215,10 @@ void launch_add(cudaStream_t stream, const float* from, float* to, int64_t n) {
 
 int64_t sum_tiles(int64_t n) { return (n + sum_tile - 1) / sum_tile; }
 
-void launch_sum(cudaStream_t stream, const float* x, int64_t n, bool squares, double* partial, double* out) {
-  launch("sum tiles", stream, sum_tiles_of, static_cast<unsigned>(sum_tiles(n)), threads, 0, x, n, squares, partial);
-  launch("add tiles", stream, add_partials, 1, threads, 0, partial, sum_tiles(n), out);
+void launch_sums(cudaStream_t stream, const SumTable& t, bool squares, double* partial, double* out) {
+  if (t.tiles == 0) return;
+  launch("sum tiles", stream, sum_tiles_of, static_cast<unsigned>(t.tiles), threads, 0, t, squares, partial);
+  launch("add tiles", stream, add_partials, static_cast<unsigned>(t.count), threads, 0, t, partial, out);
 }
 
 void launch_column_sums(cudaStream_t stream, bool wide, const void* x, int64_t ld, int64_t rows, int64_t cols, float* sums) {

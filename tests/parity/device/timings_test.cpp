@@ -145,21 +145,76 @@ TEST_F(Timings, memory_bound) {
   const StepControl go{1.0f, 0};
   auto* control = static_cast<StepControl*>(blank(Dtype::u8, {sizeof(StepControl)}).data);
   device_.copy_in(control, &go, sizeof go);
+  const AdamwUpdate plain{{master, {}, m, v, grad, copy, {}}, 0.1f, 0};
   bytes("AdamW, f32 states and a BF16 copy", static_cast<double>(weights) * 30,
-        [&](Ctx& ctx) { cuda::adamw(ctx, {master, {}, m, v, grad, copy}, step, 0, control, {}); }, 0.6);
+        [&](Ctx& ctx) { cuda::adamw(ctx, {&plain, 1}, step, control); }, 0.6);
   const Tensor lower = blank(Dtype::u16, {weights}), first = blank(Dtype::bf16, {weights}), second = blank(Dtype::bf16, {weights});
+  const AdamwUpdate compact{{{}, lower, first, second, grad, copy, {}}, 0.1f, 0};
   bytes("AdamW, halves and BF16 moments", static_cast<double>(weights) * 20,
-        [&](Ctx& ctx) { cuda::adamw(ctx, {{}, lower, first, second, grad, copy}, step, 0, control, {}); }, 0.5);
+        [&](Ctx& ctx) { cuda::adamw(ctx, {&compact, 1}, step, control); }, 0.5);
   const int64_t side = int64_t{1} << 13;
   const auto matrix = [&](Tensor t) {
     t.shape = {weights / side, side};
     return t;
   };
-  const AdamwTensors state{{}, matrix(lower), matrix(first), matrix(second), matrix(grad), matrix(copy)};
+  const AdamwUpdate state{{{}, matrix(lower), matrix(first), matrix(second), matrix(grad), matrix(copy), {}}, 0.1f, 0};
   for (const Kind& k : {Kind{"128x128", square, square}, {"tensor, current", tensor, tensor}}) {
     const QuantizedOut images{k.row, k.col, alloc_image(memory_, k.row, weights / side, side, false, ImageLayout::gemm), alloc_image(memory_, k.col, weights / side, side, true, ImageLayout::gemm), {}};
     const double reads_again = k.row.per_tensor() ? 2 : 0;
-    bytes(fmt::format("AdamW, halves, BF16 moments, images {}", k.name), static_cast<double>(weights) * (22 + reads_again), [&](Ctx& ctx) { cuda::adamw(ctx, state, step, 0, control, images); }, 0.4);
+    bytes(fmt::format("AdamW, halves, BF16 moments, images {}", k.name), static_cast<double>(weights) * (22 + reads_again), [&](Ctx& ctx) { cuda::adamw_quantize(ctx, state, step, control, images); }, 0.4);
+  }
+}
+
+// All parameters of a Llama-3-8B whose sides are a quarter: 291 tensors, 0.5 G weights, from a vocabulary's matrices to norms of 1024.
+TEST_F(Timings, optimizer) {
+  const int64_t h = hidden / 4, kv = 256, mid = inner / 4, vocab = 128256 / 4;
+  std::vector<Shape> shapes{{vocab, h}};
+  for (int layer = 0; layer < 32; ++layer) {
+    for (const Shape& s : {Shape{h}, {h, h}, {kv, h}, {kv, h}, {h, h}, {h}, {mid, h}, {mid, h}, {h, mid}}) shapes.push_back(s);
+  }
+  shapes.insert(shapes.end(), {{h}, {vocab, h}});
+  int64_t weights = 0;
+  for (const Shape& s : shapes) weights += s.elements();
+  const auto n = static_cast<double>(weights);
+  // Parts of one array each, as an arena hands them out.
+  const auto cut = [&](const Tensor& whole) {
+    std::vector<Tensor> parts;
+    int64_t at = 0;
+    for (const Shape& s : shapes) {
+      parts.push_back({static_cast<char*>(whole.data) + static_cast<size_t>(at) * size_bytes(whole.dtype), whole.dtype, s});
+      at += s.elements();
+    }
+    return parts;
+  };
+  const AdamwStep step{1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 1.0f};
+  const StepControl go{1.0f, 0};
+  auto* control = static_cast<StepControl*>(blank(Dtype::u8, {sizeof(StepControl)}).data);
+  device_.copy_in(control, &go, sizeof go);
+  const Tensor grad = random(Dtype::f32, {weights}), copy = random(Dtype::bf16, {weights}), copy_to = blank(Dtype::bf16, {weights});
+  const std::vector<Tensor> grads = cut(grad), copies = cut(copy);
+  double* totals = memory_.alloc_array<double>(static_cast<int64_t>(shapes.size()));
+  bytes("copy, BF16 weights", n * 4, [&](Ctx& ctx) { cuda::copy(ctx, copy, copy_to); }, 0.0);
+  const MemorySource memory = device_.memory();
+  memory.fill(memory.user, totals, 0, shapes.size() * sizeof(double));
+  bytes("squares of 291 gradients", n * 4, [&](Ctx& ctx) { cuda::sum_squares(ctx, grads, totals); }, 0.2);
+  const auto updates = [&](const std::vector<Tensor>& master, const std::vector<Tensor>& lower, const std::vector<Tensor>& m, const std::vector<Tensor>& v, bool places) {
+    std::vector<AdamwUpdate> u;
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      // Columns of a whole twice as wide.
+      const MatrixPlace place = places ? MatrixPlace{0, shapes[i].cols(), 2 * shapes[i].cols()} : MatrixPlace{};
+      u.push_back({{master.empty() ? Tensor{} : master[i], lower.empty() ? Tensor{} : lower[i], m[i], v[i], grads[i], copies[i], place}, 0.1f, i});
+    }
+    return u;
+  };
+  {
+    Arena::Scope scope(memory_);
+    const std::vector<AdamwUpdate> u = updates(cut(random(Dtype::f32, {weights})), {}, cut(random(Dtype::f32, {weights})), cut(random(Dtype::f32, {weights})), false);
+    bytes("AdamW of 291 tensors, f32 states and a BF16 copy", n * 30, [&](Ctx& ctx) { cuda::adamw(ctx, u, step, control); }, 0.4);
+  }
+  const std::vector<Tensor> lower = cut(blank(Dtype::u16, {weights})), m = cut(blank(Dtype::bf16, {weights})), v = cut(blank(Dtype::bf16, {weights}));
+  for (const bool places : {false, true}) {
+    const std::vector<AdamwUpdate> u = updates({}, lower, m, v, places);
+    bytes(fmt::format("AdamW of 291 tensors, halves, BF16 moments{}", places ? ", cut by columns" : ""), n * 20, [&](Ctx& ctx) { cuda::adamw(ctx, u, step, control); }, 0.4);
   }
 }
 

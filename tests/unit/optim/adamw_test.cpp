@@ -134,4 +134,37 @@ TEST_F(Adamw, squares_are_by_parameter_and_add_up) {
   EXPECT_NEAR(squares[2] / 4e60, 1.0, 1e-6);
 }
 
+// The states of some rows of a parameter, as ranks with ZeRO keep them, are those of the whole: BF16 moments too, whose random words are the whole's.
+TEST_F(Adamw, own_rows_are_those_of_the_whole) {
+  const StepKey key{4, 0};
+  ctx.key = &key;
+  const auto make = [&](const char* name, Shape shape, RowRange own) -> Param& {
+    params.push_back(std::make_unique<Param>(Param{name, shape, shape[0], Init::normal, true, own}));
+    Param& p = *params.back();
+    allocate(p, {&memory, &memory}, {Dtype::bf16, false, Dtype::bf16});
+    const int64_t first = own.first * p.row_elements();
+    for (int64_t i = 0; i < p.own_elements(); ++i) {
+      p.master.as<float>()[i] = 0.01f * static_cast<float>((first + i) % 17 - 8);
+      p.own_grad.as<float>()[i] = 0.3f * static_cast<float>((first + i) % 23 - 11);
+      p.exp_avg.as<bf16>()[i] = p.exp_avg_sq.as<bf16>()[i] = to_bf16(0.0f);
+    }
+    return p;
+  };
+  for (const Shape& shape : {Shape{40, 24}, Shape{40, 7}, Shape{1000}}) {
+    params.clear();
+    const int64_t cut = shape[0] / 2 + 3;
+    const Param& whole = make("w", shape, {0, shape[0]});
+    for (const RowRange own : {RowRange{0, cut}, {cut, shape[0] - cut}, {shape[0], 0}}) make("w", shape, own);
+    adamw_update(ctx, params, optim(0.1), 1e-2, 1, &unclipped);
+    for (size_t k = 1; k < params.size(); ++k) {
+      const Param& p = *params[k];
+      const auto first = static_cast<size_t>(p.own.first * p.row_elements()), n = static_cast<size_t>(p.own_elements());
+      EXPECT_EQ(std::memcmp(p.master.as<float>(), whole.master.as<float>() + first, n * 4), 0) << k;
+      EXPECT_EQ(std::memcmp(p.exp_avg.as<bf16>(), whole.exp_avg.as<bf16>() + first, n * 2), 0) << k;
+      EXPECT_EQ(std::memcmp(p.exp_avg_sq.as<bf16>(), whole.exp_avg_sq.as<bf16>() + first, n * 2), 0) << k;
+      EXPECT_EQ(std::memcmp(p.own_working.as<bf16>(), whole.own_working.as<bf16>() + first, n * 2), 0) << k;
+    }
+  }
+}
+
 }  // namespace
