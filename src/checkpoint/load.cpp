@@ -15,53 +15,57 @@ namespace {
 
 [[noreturn]] void fail(const fs::path& where, std::string what) { throw Error(ExitCode::checkpoint, std::move(what), where.string()); }
 
-// Where the elements of a dense box lie in the rows [first_row, first_row + rows) of its global tensor, stored alone at `out`.
+// Where the elements of a dense box lie in a part of its global tensor, stored alone at `out`.
 class BoxPlace {
  public:
-  BoxPlace(const Box& box, const Shape& global, int64_t first_row, int64_t rows, size_t element_bytes, char* out)
-      : box_(box), global_(global), first_row_(first_row), element_bytes_(static_cast<int64_t>(element_bytes)), out_(out) {
+  BoxPlace(const Box& box, const Shape& global, const Shape& offset, const Shape& part, size_t element_bytes, char* out)
+      : box_(box), offset_(offset), part_(part), element_bytes_(static_cast<int64_t>(element_bytes)), out_(out) {
     const int rank = global.rank();
     axis_ = std::max(rank - 1, 0);
-    while (axis_ > 0 && box.shape[axis_] == global[axis_]) --axis_;
-    for (int axis = axis_; axis < rank; ++axis) run_ *= box.shape[axis];
+    while (axis_ > 0 && box.shape[axis_] == global[axis_] && part[axis_] == global[axis_]) --axis_;
+    for (int axis = axis_ + 1; axis < rank; ++axis) unit_ *= box.shape[axis];
     if (rank == 0) {
-      end = rows > 0 ? element_bytes : 0;
+      end = element_bytes;
       return;
     }
     int64_t row = element_bytes_;
     for (int axis = 1; axis < rank; ++axis) row *= box.shape[axis];
-    const int64_t from = std::max(first_row, box.offset[0]), to = std::min(first_row + rows, box.offset[0] + box.shape[0]);
-    if (from >= to || row == 0) return;
+    const int64_t from = std::max(offset[0], box.offset[0]), to = std::min(offset[0] + part[0], box.offset[0] + box.shape[0]);
+    if (from >= to || row == 0 || part.elements() == 0) return;
     begin = static_cast<uint64_t>((from - box.offset[0]) * row);
     end = static_cast<uint64_t>((to - box.offset[0]) * row);
   }
 
-  uint64_t begin = 0, end = 0;  // the wanted bytes of the box; equal: none
+  uint64_t begin = 0, end = 0;  // the bytes of the box with wanted rows; equal: none
 
-  // Where byte `at` of the wanted ones belongs, and how many from it on lie one behind the other there as in the box.
+  // Where byte `at` belongs, null for nowhere, and for how many bytes from it on the answer goes on.
   std::pair<char*, uint64_t> address(uint64_t at) const {
-    const int64_t run_bytes = run_ * element_bytes_, byte = static_cast<int64_t>(at);
-    int64_t rest = byte / run_bytes, element = 0, stride = 1;
-    for (int axis = global_.rank() - 1; axis >= 0; --axis) {
-      int64_t index = box_.offset[axis] - (axis == 0 ? first_row_ : 0);
-      if (axis < axis_) {
-        index += rest % box_.shape[axis];
-        rest /= box_.shape[axis];
-      }
-      element += index * stride;
-      stride *= global_[axis];
+    if (part_.rank() == 0) return {out_ + at, end - at};
+    const int64_t unit_bytes = unit_ * element_bytes_, byte = static_cast<int64_t>(at);
+    const int64_t index = byte / unit_bytes % box_.shape[axis_], within = byte % unit_bytes;   // of the axis; in its unit
+    const int64_t first = offset_[axis_] - box_.offset[axis_], behind = first + part_[axis_];  // wanted ones
+    int64_t rest = byte / unit_bytes / box_.shape[axis_], stride = unit_;
+    const auto until = [&](int64_t end_index) { return static_cast<uint64_t>((end_index - index) * unit_bytes - within); };
+    if (index < first) return {nullptr, until(std::min(first, box_.shape[axis_]))};
+    if (index >= behind) return {nullptr, until(box_.shape[axis_])};
+    int64_t element = (index - first) * stride;
+    for (int axis = axis_ - 1; axis >= 0; --axis) {
+      stride *= part_[axis + 1];
+      const int64_t there = box_.offset[axis] + rest % box_.shape[axis] - offset_[axis];
+      rest /= box_.shape[axis];
+      if (there < 0 || there >= part_[axis]) return {nullptr, until(box_.shape[axis_])};
+      element += there * stride;
     }
-    const int64_t within = byte % run_bytes;
-    return {out_ + (element * element_bytes_ + within), static_cast<uint64_t>(run_bytes - within)};
+    return {out_ + (element * element_bytes_ + within), until(std::min(behind, box_.shape[axis_]))};
   }
 
  private:
   const Box& box_;
-  const Shape& global_;
-  int64_t first_row_, element_bytes_;
+  const Shape &offset_, &part_;
+  int64_t element_bytes_;
   char* out_;
-  int axis_ = 0;     // the box has the whole of the axes behind this one:
-  int64_t run_ = 1;  // so many of its elements lie one behind the other in the tensor
+  int axis_ = 0;      // box and part have the whole of the axes behind this one:
+  int64_t unit_ = 1;  // so many elements lie one behind the other in both
 };
 
 void check_sum(const fs::path& shard, const Box& box, uint64_t found) {
@@ -138,10 +142,12 @@ std::vector<NamedTensor> Checkpoint::list() const {
 }
 
 void Checkpoint::read(std::string_view group, std::string_view tensor, Dtype dtype, const Shape& shape, void* out) const {
-  read_rows(group, tensor, dtype, shape, 0, shape.rank() == 0 ? 1 : shape[0], out);
+  Shape from = shape;
+  for (int axis = 0; axis < shape.rank(); ++axis) from = from.with(axis, 0);
+  read_part(group, tensor, dtype, shape, from, shape, out);
 }
 
-void Checkpoint::read_rows(std::string_view group, std::string_view tensor, Dtype dtype, const Shape& shape, int64_t first_row, int64_t rows,
+void Checkpoint::read_part(std::string_view group, std::string_view tensor, Dtype dtype, const Shape& shape, const Shape& offset, const Shape& part,
                            void* out) const {
   const LogicalTensor* logical = find(group, tensor);
   if (!logical) fail(path_, fmt::format("no tensor {} in group {}", printable(tensor), printable(group)));
@@ -149,11 +155,11 @@ void Checkpoint::read_rows(std::string_view group, std::string_view tensor, Dtyp
     fail(path_, fmt::format("tensor {} of group {} is {}, {} is expected", printable(tensor), printable(group),
                             describe(logical->dtype, logical->shape), describe(dtype, shape)));
   }
-  const int64_t all_rows = shape.rank() == 0 ? 1 : shape[0];
-  OCTET_CHECK(first_row >= 0 && first_row <= all_rows && rows >= 0 && rows <= all_rows - first_row, "rows {} + {} of tensor {}, which has {}", first_row,
-              rows, tensor, all_rows);
+  bool inside = offset.rank() == shape.rank() && part.rank() == shape.rank();
+  for (int axis = 0; inside && axis < shape.rank(); ++axis) inside = offset[axis] >= 0 && part[axis] >= 0 && part[axis] <= shape[axis] - offset[axis];
+  OCTET_CHECK(inside, "part {} at {} of tensor {}, which is {}", to_string(part), to_string(offset), tensor, to_string(shape));
   for (const Box& box : logical->boxes) {
-    const BoxPlace box_place(box, shape, first_row, rows, size_bytes(dtype), static_cast<char*>(out));
+    const BoxPlace box_place(box, shape, offset, part, size_bytes(dtype), static_cast<char*>(out));
     if (box_place.begin == box_place.end && box.shape.elements() > 0) continue;
     const auto place = [&](uint64_t at, size_t bytes) -> void* {
       if (at < box_place.begin || at + bytes > box_place.end) return nullptr;
@@ -166,7 +172,7 @@ void Checkpoint::read_rows(std::string_view group, std::string_view tensor, Dtyp
       for (uint64_t byte = std::max(at, box_place.begin); byte < end;) {
         const auto [target, run] = box_place.address(byte);
         const uint64_t n = std::min(run, end - byte);
-        if (target != piece + (byte - at)) std::memcpy(target, piece + (byte - at), static_cast<size_t>(n));
+        if (target && target != piece + (byte - at)) std::memcpy(target, piece + (byte - at), static_cast<size_t>(n));
         byte += n;
       }
     };

@@ -104,10 +104,10 @@ class Checkpoint {
   // Assembles the whole tensor into out and verifies its checksums. dtype and shape must be the stored ones.
   void read(std::string_view group, std::string_view name, Dtype dtype, const Shape& shape, void* out) const;
 
-  // The same of rows [first_row, first_row + rows) of the first axis alone (of a tensor of one axis: elements); out holds just these. shape: the
-  // whole tensor's. Needs a few MiB beside out. Boxes without a wanted row are not touched; one with any is read whole, for its checksum: n readers of
+  // The same of a part: extents `part` from `offset` on, along each axis; out holds just these. shape: the whole tensor's. Needs a few MiB beside out. Boxes of
+  // which no row (first axis) is wanted are not touched; one with any is read whole, for its checksum: n readers of
   // an n-th each read n times the bytes of a tensor that was saved as one box, and each byte once or twice where it was saved in rows like theirs.
-  void read_rows(std::string_view group, std::string_view name, Dtype dtype, const Shape& shape, int64_t first_row, int64_t rows, void* out) const;
+  void read_part(std::string_view group, std::string_view name, Dtype dtype, const Shape& shape, const Shape& offset, const Shape& part, void* out) const;
 
   // Strict load: the group holds exactly these tensors, else one Error that lists missing, unexpected and mismatched names.
   void check_names(std::string_view group, const std::vector<ExpectedTensor>& expected) const;

@@ -24,10 +24,11 @@ void check_collective(const Collective& call, const std::string& group, int size
   const int64_t elements = call.x.elements();
   OCTET_CHECK(call.x.data || elements == 0, "group {}: {} has no memory", group, describe(call));
   if (call.kind == CollectiveKind::all_reduce) {
-    const bool typed = call.x.dtype == Dtype::f32 || call.x.dtype == Dtype::f64 || call.x.dtype == Dtype::i64;
-    OCTET_CHECK(typed, "group {}: {} is not defined, f32, f64 and i64 are", group, describe(call));
+    const bool typed = call.x.dtype == Dtype::f32 || call.x.dtype == Dtype::f64 || call.x.dtype == Dtype::i64 ||
+                       (call.x.dtype == Dtype::bf16 && call.reduce == Reduce::sum);
+    OCTET_CHECK(typed, "group {}: {} is not defined, f32, f64 and i64 are, and sums of bf16", group, describe(call));
   } else if (call.kind == CollectiveKind::reduce_scatter) {
-    OCTET_CHECK(call.x.dtype == Dtype::f32, "group {}: {} is not defined, f32 is", group, describe(call));
+    OCTET_CHECK(call.x.dtype == Dtype::f32 || call.x.dtype == Dtype::bf16, "group {}: {} is not defined, f32 and bf16 are", group, describe(call));
   } else if (call.kind == CollectiveKind::broadcast) {
     OCTET_CHECK(call.root >= 0 && call.root < size, "group {}: {} in a group of {}", group, describe(call), size);
   }

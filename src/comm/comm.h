@@ -4,7 +4,7 @@
 // by wait(); until then its memory belongs to it. Operations of one group run one behind the other, those of different groups independently. All work in
 // place, on dense memory of the place that the backend serves: the host's, or a GPU's.
 //
-// Sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., in the tensor's own type, and once for all members: `local` and `mpi` give the same bits, on every rank.
+// Sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., in the tensor's own type (bf16: in FP32, rounded once), and once for all members: `local` and `mpi` give the same bits, on every rank.
 // NCCL's order is its own, the same whenever the layout is.
 //
 // Backends: local (threads of a process: tests), mpi (host buffers; also carries a GPU's by staging), nccl. Each operation has a deadline (World::Options): a rank
@@ -56,9 +56,9 @@ class Comm {
   int rank() const { return rank_; }                  // in this group
   int size() const { return size_; }
 
-  // x = sum or maximum over the ranks of x. sum: f32, f64, i64; max: f32, f64, i64 (NaN is above everything).
+  // x = sum or maximum over the ranks of x. sum: f32, bf16, f64, i64; max: f32, f64, i64 (NaN is above everything).
   virtual Ticket all_reduce(const Tensor& x, Reduce op) = 0;
-  // x's own piece = sum over the ranks of it; the other pieces are left undefined. f32.
+  // x's own piece = sum over the ranks of it; the other pieces are left undefined. f32 or bf16.
   virtual Ticket reduce_scatter(const Tensor& x, const Pieces& pieces) = 0;
   // Every piece of x = that of the rank it belongs to. Any type; bytes are not looked at.
   virtual Ticket all_gather(const Tensor& x, const Pieces& pieces) = 0;

@@ -10,7 +10,7 @@ Layout layout_of(const RunConfig& c, int rank, int ranks) {
   const ParallelConfig& p = c.parallel;
   Layout l;
   l.tp = static_cast<int>(p.tp);
-  if (ranks % l.tp != 0) throw Error(ExitCode::config, fmt::format("{}, which does not divide the {} ranks of this job", p.tp, ranks), "parallel.tp", "start a multiple of it");
+  if (ranks % l.tp != 0) throw Error(ExitCode::config, fmt::format("{}, which does not divide the {} rank{} of this job", p.tp, ranks, ranks == 1 ? "" : "s"), "parallel.tp", "start a multiple of it");
   const int dp = ranks / l.tp;
   if (p.dp_replicate > dp || dp % p.dp_replicate != 0) {
     throw Error(ExitCode::config, fmt::format("{}, which does not divide the {} data-parallel ranks of this job", p.dp_replicate, dp), "parallel.dp_replicate", "set it to a divisor");
@@ -25,6 +25,8 @@ Layout layout_of(const RunConfig& c, int rank, int ranks) {
   l.tp_rank = rank % l.tp;
   l.shard = rank / l.tp % l.shards;
   l.replica = rank / l.tp / l.shards;
+  const auto kv_heads = static_cast<int>(c.model.num_key_value_heads);
+  l.kv_copies = l.tp > 1 && l.tp > kv_heads ? l.tp / kv_heads : 1;
   return l;
 }
 
@@ -49,6 +51,8 @@ Mesh::Mesh(const RunConfig& config, World& world) : layout_(layout_of(config, wo
   std::iota(everyone.begin(), everyone.end(), 0);
   all_ = world.group("all", everyone);
   const Layout& l = layout_;
+  if (l.tp > 1) tp_ = world.group("tp", along(1, l.tp, l.tp_rank));
+  if (l.kv_copies > 1) kv_ = world.group("kv", along(1, l.kv_copies, l.tp_rank % l.kv_copies));
   if (l.tp > 1) dp_host_ = world.group("dp host", along(l.tp, l.dp(), l.dp_rank()));
   if (l.shards > 1) shards_ = world.group("shard", along(l.tp, l.shards, l.shard));
   if (l.replicas > 1) replicas_ = world.group("replica", along(l.tp * l.shards, l.replicas, l.replica));
@@ -56,7 +60,7 @@ Mesh::Mesh(const RunConfig& config, World& world) : layout_(layout_of(config, wo
 }
 
 void Mesh::stage(const DeviceCopies& copies) {
-  for (auto* group : {&dp_, &shards_, &replicas_}) {
+  for (auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) {
     if (*group) *group = staged(std::move(*group), copies);
   }
 }
@@ -67,7 +71,7 @@ void Mesh::set_deadline(double seconds) const {
 
 std::vector<const Comm*> Mesh::groups() const {
   std::vector<const Comm*> all;
-  for (const auto* group : {&all_, &dp_host_, &dp_, &shards_, &replicas_}) {
+  for (const auto* group : {&all_, &dp_host_, &dp_, &shards_, &replicas_, &tp_, &kv_}) {
     if (*group) all.push_back(group->get());
   }
   return all;
@@ -75,7 +79,7 @@ std::vector<const Comm*> Mesh::groups() const {
 
 size_t Mesh::scratch_bytes() const {
   size_t bytes = 0;
-  for (const auto* group : {&dp_, &shards_, &replicas_}) {
+  for (const auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) {
     if (*group) bytes += World::scratch_bytes((*group)->size());
   }
   return bytes;

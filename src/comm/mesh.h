@@ -2,7 +2,8 @@
 //
 // Ranks count fastest first: tensor-parallel peers (tp) are neighbours, then the shards of ZeRO (shard), then the replicas of those (replica). Data parallelism (dp) is
 // shard x replica: its members see different samples. A parameter's gradient is summed over dp; what of the optimizer's state a rank keeps is decided
-// by its place in shard.
+// by its place in shard. Tensor-parallel peers see the same samples and have parts of each matrix (model/tensor_parallel.h). Where there are more of them than key/value heads, those that have
+// the same head are a group too (kv).
 #pragma once
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@ namespace octet {
 struct Layout {
   int tp = 1, shards = 1, replicas = 1;
   int tp_rank = 0, shard = 0, replica = 0;
+  int kv_copies = 1;   // neighbours in tp that have the same key/value head
   int dp() const { return shards * replicas; }
   // Which samples: the dp ranks take a step's micro-batches in turn.
   int dp_rank() const { return replica * shards + shard; }
@@ -45,7 +47,7 @@ class Mesh {
   // The rank that prints, and writes what all share.
   bool first() const { return rank_ == 0; }
 
-  // Before the groups are used: dp, shards and replicas work on a device's memory from now on, through the host's.
+  // Before the groups are used: dp, shards, replicas, tp and kv work on a device's memory from now on, through the host's.
   void stage(const DeviceCopies& copies);
   // Of operations that start from now on, on this rank; nothing alone.
   void set_deadline(double seconds) const;
@@ -66,6 +68,8 @@ class Mesh {
   Comm* dp() const { return dp_ ? dp_.get() : shards_ ? shards_.get() : replicas_.get(); }
   Comm* shards() const { return shards_.get(); }
   Comm* replicas() const { return replicas_.get(); }
+  Comm* tp() const { return tp_.get(); }
+  Comm* kv() const { return kv_.get(); }
 
  private:
   Layout layout_;
@@ -74,7 +78,7 @@ class Mesh {
   std::string host_;
   std::vector<const Comm*> groups() const;
 
-  std::unique_ptr<Comm> all_, dp_host_, dp_, shards_, replicas_;
+  std::unique_ptr<Comm> all_, dp_host_, dp_, shards_, replicas_, tp_, kv_;
 };
 
 }  // namespace octet

@@ -33,7 +33,7 @@ void cuda_must_for(const std::string& group, cudaError_t error, const char* what
 }
 
 ncclDataType_t sum_type(Dtype dtype) {
-  return dtype == Dtype::f32 ? ncclFloat32 : dtype == Dtype::f64 ? ncclFloat64 : ncclInt64;
+  return dtype == Dtype::f32 ? ncclFloat32 : dtype == Dtype::bf16 ? ncclBfloat16 : dtype == Dtype::f64 ? ncclFloat64 : ncclInt64;
 }
 
 // Without a sign, the order of floats is that of their bits, infinity and NaN last.

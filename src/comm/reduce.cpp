@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "numerics/bf16.h"
+
 namespace octet {
 namespace {
 
@@ -40,6 +42,20 @@ void by_type(Reduce op, void* target, const std::vector<const void*>& from, int6
   }
 }
 
+// Added in FP32, rounded once.
+void add_bf16(void* target, const std::vector<const void*>& from, int64_t count) {
+  constexpr int64_t kBlock = 2048;
+  alignas(64) float sum[kBlock];
+  for (int64_t first = 0; first < count; first += kBlock) {
+    const int64_t n = std::min(kBlock, count - first);
+    for (size_t k = 0; k < from.size(); ++k) {
+      const bf16* x = static_cast<const bf16*>(from[k]) + first;
+      for (int64_t i = 0; i < n; ++i) sum[i] = k == 0 ? to_float(x[i]) : sum[i] + to_float(x[i]);
+    }
+    for (int64_t i = 0; i < n; ++i) static_cast<bf16*>(target)[first + i] = to_bf16(sum[i]);
+  }
+}
+
 }  // namespace
 
 void reduce_in_order(Reduce op, Dtype dtype, void* target, const std::vector<const void*>& from, int64_t count) {
@@ -47,8 +63,9 @@ void reduce_in_order(Reduce op, Dtype dtype, void* target, const std::vector<con
     case Dtype::f32: return by_type<float>(op, target, from, count);
     case Dtype::f64: return by_type<double>(op, target, from, count);
     case Dtype::i64: return by_type<int64_t>(op, target, from, count);
-    default: OCTET_CHECK(false, "no sums of {}", name(dtype));
+    default: OCTET_CHECK(dtype == Dtype::bf16 && op == Reduce::sum, "no sums of {}", name(dtype));
   }
+  add_bf16(target, from, count);
 }
 
 }  // namespace octet

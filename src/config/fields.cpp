@@ -138,14 +138,18 @@ void add_precision(Table<RunConfig>& t) {
 
 void add_layout(Table<RunConfig>& t) {
   const char* later = "not in this version: 1";
-  t.add(kFree, OCTET_FIELD(parallel.tp), later).at_least(1);
+  t.add(kFree, OCTET_FIELD(parallel.tp), "ranks that share each matrix, neighbours; a divisor of the attention heads, and a divisor or a multiple of the key/value heads").at_least(1)
+      .flag("--tensor-model-parallel-size");
   t.add(kFree, OCTET_FIELD(parallel.pp), later).at_least(1);
   t.add(kFree, OCTET_FIELD(parallel.cp), later).at_least(1);
   t.add(kFree, OCTET_FIELD(parallel.ep), later).at_least(1);
   t.add(kFree, OCTET_FIELD(parallel.etp), later).at_least(1);
   t.add(kFree, OCTET_FIELD(parallel.zero), "what data-parallel ranks keep shards of: 0 nothing, 1 masters and moments, 2 gradients too, 3 weights too").at_least(0).at_most(3);
+  t.add(kFree, OCTET_FIELD(parallel.fp8_param_gather), "with parallel.zero 1 to 3: each rank quantizes its rows of a weight, and codes and scales are gathered, half the bytes; the same bits. For recipes whose weights have "
+                                                       "one image for both products: tensorwise, delayed, static, blockwise").flag_switch("--fp8-param-gather", true);
   t.add(kFree, OCTET_FIELD(parallel.dp_replicate), "data-parallel ranks are so many replicas of the shards").at_least(1);
-  t.add(kFree, OCTET_FIELD(parallel.sequence_parallel), "not in this version: false");
+  t.add(kFree, OCTET_FIELD(parallel.sequence_parallel), "with parallel.tp: what works on the residual stream token by token is cut by tokens over its ranks").flag_switch("--sequence-parallel", true);
+  t.add(kFree, OCTET_FIELD(parallel.fp8_activation_gather), "with parallel.sequence_parallel: tokens go to the linears that quantize them as codes and scales, in about half the bytes");
   t.add(kFree, OCTET_FIELD(parallel.share_gpus), "several ranks may compute on one GPU: for tests, it is slower than one");
   t.add(kFree, OCTET_FIELD(parallel.overlap), "gradients and weights move beside computation; false: one after the other, the same bits");
   t.add(kFree, OCTET_FIELD(recompute.modules), "activations computed again in the backward pass instead of kept")

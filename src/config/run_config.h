@@ -151,11 +151,13 @@ struct PrecisionConfig {
   bool operator==(const PrecisionConfig&) const = default;
 };
 
-struct ParallelConfig {   // tp, pp, cp, ep, etp: 1 until their parts land; other values are refused
+struct ParallelConfig {   // pp, cp, ep, etp: 1 until their parts land; other values are refused
   int64_t tp = 1, pp = 1, cp = 1, ep = 1, etp = 1;
   int64_t zero = 1;                // what data-parallel ranks share out: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too
   int64_t dp_replicate = 1;        // data-parallel ranks = dp_replicate x shards
-  bool sequence_parallel = false;
+  bool sequence_parallel = false;  // tp: the residual stream and its norms are cut by tokens
+  bool fp8_param_gather = false;   // zero 1 to 3: quantized weights are gathered as codes and scales
+  bool fp8_activation_gather = false;   // sequence_parallel: inputs of quantized linears are gathered as codes and scales
   bool overlap = true;             // communication beside computation
   bool share_gpus = false;         // several ranks may compute on one GPU
   bool operator==(const ParallelConfig&) const = default;

@@ -166,12 +166,25 @@ void check_precision(PrecisionConfig& p, const RunConfig& c) {
   if (!p.amax_history_len) p.amax_history_len = std::max<int64_t>(16, std::min<int64_t>(1024, c.run.steps / 10));
 }
 
-void check_parallel(const ParallelConfig& p) {
-  const std::pair<const char*, int64_t> sizes[] = {{"tp", p.tp}, {"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}, {"etp", p.etp}};
+void check_parallel(const RunConfig& c) {
+  const ParallelConfig& p = c.parallel;
+  const std::pair<const char*, int64_t> sizes[] = {{"pp", p.pp}, {"cp", p.cp}, {"ep", p.ep}, {"etp", p.etp}};
   for (const auto& [name, size] : sizes) {
-    if (size != 1) fail(fmt::format("parallel.{}", name), fmt::format("{}, but this version has data parallelism only", size), "set it to 1");
+    if (size != 1) fail(fmt::format("parallel.{}", name), fmt::format("{}, but this version has data and tensor parallelism only", size), "set it to 1");
   }
-  if (p.sequence_parallel) fail("parallel.sequence_parallel", "true, but this version has data parallelism only", "set it to false");
+  if (p.fp8_param_gather && p.zero == 0) fail("parallel.fp8_param_gather", "true, but with parallel.zero 0 no weights are gathered", "set it to false, or parallel.zero to 1, 2 or 3");
+  const int64_t heads = c.model.num_attention_heads, kv_heads = c.model.num_key_value_heads;
+  if (heads % p.tp != 0) fail("parallel.tp", fmt::format("{}, which does not divide the {} attention heads", p.tp, heads), "set it to a divisor");
+  if (kv_heads % p.tp != 0 && p.tp % kv_heads != 0) fail("parallel.tp", fmt::format("{}, which neither divides the {} key/value heads nor is a multiple of them", p.tp, kv_heads), "set it to a divisor or a multiple");
+  constexpr int64_t smallest = 16;   // features a rank has at least
+  if (p.tp > 1 && c.model.intermediate_size < smallest * p.tp) {
+    fail("parallel.tp", fmt::format("{}, which leaves less than {} of the {} features of the MLP to a rank", p.tp, smallest, c.model.intermediate_size), "lower it");
+  }
+  if (p.sequence_parallel && p.tp == 1) fail("parallel.sequence_parallel", "true, but parallel.tp is 1", "set it to false, or parallel.tp to more than 1");
+  if (p.sequence_parallel && c.batch.micro * c.data.seq_len < p.tp) {
+    fail("parallel.sequence_parallel", fmt::format("true, but a micro-batch has {} tokens for {} ranks", c.batch.micro * c.data.seq_len, p.tp), "set it to false");
+  }
+  if (p.fp8_activation_gather && !p.sequence_parallel) fail("parallel.fp8_activation_gather", "true, but without parallel.sequence_parallel nothing is gathered", "set it to false");
 }
 
 void check_log(const LogConfig& l) {
@@ -213,7 +226,7 @@ void validate(RunConfig& c) {
   check_batch(c);
   check_schedule(c.sched, c.run.steps);
   check_precision(c.precision, c);
-  check_parallel(c.parallel);
+  check_parallel(c);
   check_log(c.log);
   const auto& again = c.recompute.modules;
   if (c.recompute.swiglu_inputs == "fp8" && std::find(again.begin(), again.end(), "block") != again.end()) {

@@ -16,6 +16,12 @@ class Shape {
   }
   int rank() const { return rank_; }
   int64_t operator[](int axis) const { return dims_[static_cast<size_t>(axis)]; }
+  // The same with another extent along one axis.
+  Shape with(int axis, int64_t extent) const {
+    Shape s = *this;
+    s.dims_[static_cast<size_t>(axis)] = extent;
+    return s;
+  }
   int64_t elements() const {
     int64_t n = 1;
     for (int i = 0; i < rank_; ++i) n *= dims_[static_cast<size_t>(i)];

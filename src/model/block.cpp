@@ -53,12 +53,12 @@ QkNorm Block::qk_norm(const Tensor& rstd) const {
   return {params_.q_norm->working, params_.k_norm->working, rstd, params_.q_norm->grad, params_.k_norm->grad};
 }
 
-LinearInput Block::normed_input(const Pass& pass, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum,
-                                const Tensor& rstd) const {
+LinearInput Block::normed_input(const Pass& pass, const TokenGeometry& t, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum,
+                                const Tensor& rstd, Linear::Reader reader) const {
   Span span(pass.ctx.tracer, consumer.module(), "norm + quantize x");
   LinearInput in = consumer.allocate_input(pass, pass.ctx.scratch(), x.rows());
   ops::rmsnorm_quantize(pass.ctx, x, delta, gamma.working, heads_.norm_eps, {sum, in.value, rstd, in.images});
-  consumer.note_input(pass, in);
+  consumer.finish_input(pass, pass.ctx.scratch(), in, t.tokens, reader);
   return in;
 }
 
@@ -66,7 +66,7 @@ LinearInput Block::swiglu_input(const Pass& pass, const Tensor& gate_up) const {
   Span span(pass.ctx.tracer, down_.module(), "swiglu + quantize x");
   LinearInput in = down_.allocate_input(pass, pass.ctx.scratch(), gate_up.rows());
   ops::swiglu_quantize(pass.ctx, gate_up, in.value, in.images);
-  down_.note_input(pass, in);
+  down_.finish_input(pass, pass.ctx.scratch(), in, gate_up.rows());
   return in;
 }
 
@@ -96,7 +96,7 @@ LinearGrad Block::swiglu_grad(const Pass& pass, const Tensor& dy, const Tensor& 
   Span span(pass.ctx.tracer, gate_up_.module(), "swiglu backward + quantize dy");
   LinearGrad d = gate_up_.allocate_grad(pass, dy.rows());
   ops::swiglu_backward(pass.ctx, dy, gate_up, d.value, d.images[0], d.images[1]);
-  gate_up_.note_grad(pass, d);
+  gate_up_.finish_grad(pass, d);
   return d;
 }
 
@@ -107,18 +107,18 @@ LinearInput Block::attention_core(const Pass& pass, const TokenGeometry& t, Bloc
   Span span(pass.ctx.tracer, out_.module(), "attention + quantize x", {.flops = attention_flops(t)});
   LinearInput in = out_.input_of(pass, pass.ctx.scratch(), s.attn);
   ops::attention(pass.ctx, s.qkv, t.document_start, t.seq_len, heads_, s.attn, s.lse, in.images);
-  out_.note_input(pass, in);
+  out_.finish_input(pass, pass.ctx.scratch(), in, t.tokens);
   return in;
 }
 
 void Block::attention_forward(const Pass& pass, const TokenGeometry& t, const Tensor& x, const Tensor& delta, BlockSaved& s, const Tensor& attn_out) const {
-  s.rstd1 = pass.saved.alloc(Dtype::f32, {t.tokens});
+  s.rstd1 = pass.saved.alloc(Dtype::f32, {x.rows()});
   const bool has_delta = delta.shape.rank() != 0;
   s.qkv = pass.saved.alloc(x.dtype, {t.tokens, heads_.qkv_width()});
   s.qkv_raw = params_.q_norm ? pass.saved.alloc(x.dtype, s.qkv.shape) : s.qkv;
   s.qk_rstd = params_.q_norm ? pass.saved.alloc(Dtype::f32, {t.tokens, heads_.heads + heads_.kv_heads}) : Tensor{};
 
-  s.qkv_in = normed_input(with_temporary_results(pass, recompute_.norm), qkv_, *params_.attn_norm, x, delta, has_delta ? s.s1 : Tensor{}, s.rstd1);
+  s.qkv_in = normed_input(with_temporary_results(pass, recompute_.norm), t, qkv_, *params_.attn_norm, x, delta, has_delta ? s.s1 : Tensor{}, s.rstd1);
   qkv_.forward(pass, s.qkv_in, s.qkv_raw);
   {
     Span span(pass.ctx.tracer, qkv_.module(), "rope");
@@ -129,9 +129,9 @@ void Block::attention_forward(const Pass& pass, const TokenGeometry& t, const Te
 }
 
 void Block::mlp_forward(const Pass& pass, const TokenGeometry& t, const Tensor& attn_out, BlockSaved& s, const Tensor& m) const {
-  s.rstd2 = pass.saved.alloc(Dtype::f32, {t.tokens});
+  s.rstd2 = pass.saved.alloc(Dtype::f32, {attn_out.rows()});
   s.gate_up = (recompute_.swiglu_fp8 ? pass.ctx.scratch() : pass.saved).alloc(s.s1.dtype, {t.tokens, gate_up_.out_features()});
-  s.gate_up_in = normed_input(with_temporary_results(pass, recompute_.norm), gate_up_, *params_.mlp_norm, s.s1, attn_out, s.s2, s.rstd2);
+  s.gate_up_in = normed_input(with_temporary_results(pass, recompute_.norm), t, gate_up_, *params_.mlp_norm, s.s1, attn_out, s.s2, s.rstd2);
   gate_up_.forward(pass, s.gate_up_in, s.gate_up);
   s.down_in = swiglu_input(with_temporary_results(pass, recompute_.swiglu), s.gate_up);
   down_.forward(pass, s.down_in, m);
@@ -153,22 +153,24 @@ void Block::forward(const Pass& outer, const TokenGeometry& t, const Tensor& x, 
 void Block::mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const {
   Arena::Scope scope(pass.ctx.scratch());
   Arena& scratch = pass.ctx.scratch();
-  if (recompute_.norm && !recompute_.block) s.gate_up_in = normed_input(pass.recomputing(), gate_up_, *params_.mlp_norm, s.s2, {}, {}, {});
+  if (recompute_.norm && !recompute_.block) s.gate_up_in = normed_input(pass.recomputing(), t, gate_up_, *params_.mlp_norm, s.s2, {}, {}, {}, Linear::Reader::backward);
   const Tensor gate_up = kept_gate_up(pass, s);
   if (recompute_.swiglu && !recompute_.block) s.down_in = swiglu_input(pass.recomputing(), gate_up);
   const Tensor d_act = scratch.alloc(grad.dtype, {t.tokens, down_.in_features()});
   const Tensor d_norm = scratch.alloc(grad.dtype, grad.shape);
   {
     Arena::Scope images(scratch);
-    const LinearGrad dm = down_.quantize_grad(pass, grad);
-    down_.backward_input(pass, dm, d_act);
+    const LinearGrad dm = down_.quantize_grad(pass, grad, t.tokens);
+    RowSum sum = down_.backward_input(pass, dm, d_act);
     down_.backward_weight(pass, dm, s.down_in);
+    sum.finish(pass.ctx);
   }
   {
     Arena::Scope images(scratch);
     const LinearGrad dg = swiglu_grad(pass, d_act, gate_up);
-    gate_up_.backward_input(pass, dg, d_norm);
+    RowSum sum = gate_up_.backward_input(pass, dg, d_norm);
     gate_up_.backward_weight(pass, dg, s.gate_up_in);
+    sum.finish(pass.ctx);
   }
   Span span(pass.ctx.tracer, gate_up_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s2, params_.mlp_norm->working, s.rstd2, grad, grad, params_.mlp_norm->grad);
@@ -177,16 +179,17 @@ void Block::mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s
 void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const {
   Arena::Scope scope(pass.ctx.scratch());
   Arena& scratch = pass.ctx.scratch();
-  if (recompute_.norm && !recompute_.block) s.qkv_in = normed_input(pass.recomputing(), qkv_, *params_.attn_norm, s.s1, {}, {}, {});
+  if (recompute_.norm && !recompute_.block) s.qkv_in = normed_input(pass.recomputing(), t, qkv_, *params_.attn_norm, s.s1, {}, {}, {}, Linear::Reader::backward);
   if (recompute_.attention && !recompute_.block) s.out_in = attention_core(pass.recomputing(), t, s);
   const Tensor d_attn = scratch.alloc(grad.dtype, s.attn.shape);
   const Tensor d_qkv = scratch.alloc(grad.dtype, s.qkv.shape);
   const Tensor d_norm = scratch.alloc(grad.dtype, grad.shape);
   {
     Arena::Scope images(scratch);
-    const LinearGrad d_out = out_.quantize_grad(pass, grad);
-    out_.backward_input(pass, d_out, d_attn);
+    const LinearGrad d_out = out_.quantize_grad(pass, grad, t.tokens);
+    RowSum sum = out_.backward_input(pass, d_out, d_attn);
     out_.backward_weight(pass, d_out, s.out_in);
+    sum.finish(pass.ctx);
   }
   {
     Span span(pass.ctx.tracer, out_.module(), "attention backward", {.flops = 2 * attention_flops(t)});
@@ -198,9 +201,10 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
   }
   {
     Arena::Scope images(scratch);
-    const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv);
-    qkv_.backward_input(pass, dq, d_norm);
+    const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv, t.tokens);
+    RowSum sum = qkv_.backward_input(pass, dq, d_norm);
     qkv_.backward_weight(pass, dq, s.qkv_in);
+    sum.finish(pass.ctx);
   }
   Span span(pass.ctx.tracer, qkv_.module(), "norm backward");
   ops::rmsnorm_backward(pass.ctx, d_norm, s.s1, params_.attn_norm->working, s.rstd1, grad, grad, params_.attn_norm->grad);

@@ -3,6 +3,8 @@
 //   s1 = x + delta            (delta: the previous layer's MLP output, added inside the norm)
 //   s2 = s1 + out(attention(rope(qkv(norm1(s1)))))
 //   m  = down(swiglu(gate_up(norm2(s2))))          the caller adds m to s2 inside the next norm
+//
+// With tensor parallelism A, K and I are this rank's heads and features; [t, H] are its tokens of the residual stream, all T without sequence parallelism.
 #pragma once
 #include <string>
 #include <string_view>
@@ -31,8 +33,8 @@ struct BlockParams {
 
 // Activations kept from forward to backward. Fields that a recompute policy drops are made again by backward before it reads them.
 struct BlockSaved {
-  Tensor s1, s2;          // [T, H] residual stream at the two norms
-  Tensor rstd1, rstd2;    // [T]
+  Tensor s1, s2;          // [t, H] residual stream at the two norms
+  Tensor rstd1, rstd2;    // [t]
   LinearInput qkv_in, out_in, gate_up_in, down_in;
   Tensor qkv_raw;         // [T, (A + 2K) d] before QK-norm and RoPE; only with QK-norm
   Tensor qkv;             // [T, (A + 2K) d] after RoPE
@@ -46,9 +48,9 @@ class Block {
  public:
   Block(BlockParams params, Linear qkv, Linear out, Linear gate_up, Linear down, HeadGeometry heads, RecomputePolicy recompute);
 
-  // x, delta (may be empty): [T, H]. Writes saved.s1, saved.s2 (the stream after attention) and m [T, H].
+  // x, delta (may be empty): [t, H]. Writes saved.s1, saved.s2 (the stream after attention) and m [t, H].
   void forward(const Pass& pass, const TokenGeometry& t, const Tensor& x, const Tensor& delta, BlockSaved& saved, const Tensor& m) const;
-  // grad: [T, H], in: gradient of (s2 + m), out: gradient of s1. Adds to the gradients of all parameters.
+  // grad: [t, H], in: gradient of (s2 + m), out: gradient of s1. Adds to the gradients of all parameters.
   void backward(const Pass& pass, const TokenGeometry& t, BlockSaved& saved, const Tensor& grad) const;
 
   std::vector<Param*> params() const;
@@ -60,7 +62,9 @@ class Block {
   void mlp_forward(const Pass& pass, const TokenGeometry& t, const Tensor& attn_out, BlockSaved& s, const Tensor& m) const;
   void mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const;
   void attention_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s, const Tensor& grad) const;
-  LinearInput normed_input(const Pass& pass, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum, const Tensor& rstd) const;
+  // The results of a norm that backward does without (`sum`, rstd) may be empty.
+  LinearInput normed_input(const Pass& pass, const TokenGeometry& t, const Linear& consumer, const Param& gamma, const Tensor& x, const Tensor& delta, const Tensor& sum, const Tensor& rstd,
+                           Linear::Reader reader = Linear::Reader::forward) const;
   LinearInput swiglu_input(const Pass& pass, const Tensor& gate_up) const;
   LinearGrad swiglu_grad(const Pass& pass, const Tensor& dy, const Tensor& gate_up) const;
   void keep_gate_up(const Pass& pass, BlockSaved& s) const;

@@ -39,21 +39,21 @@ RecomputePolicy recompute_policy(const RecomputeConfig& c) {
 
 }  // namespace
 
-Model::Model(const RunConfig& c, QuantRegistry& quant, ImageLayout layout)
+Model::Model(const RunConfig& c, QuantRegistry& quant, ImageLayout layout, const TensorParallel& tp)
     : config_(c.model),
       layout_(layout),
       policy_(c.precision, c.model.num_hidden_layers),
-      heads_{c.model.num_attention_heads, c.model.num_key_value_heads, c.model.head_dim, rotary_dim(c.model), static_cast<float>(c.model.rms_norm_eps)},
+      tp_(tp),
+      heads_{c.model.num_attention_heads / tp.size, std::max<int64_t>(1, c.model.num_key_value_heads / tp.size), c.model.head_dim, rotary_dim(c.model), static_cast<float>(c.model.rms_norm_eps)},
       seq_len_(c.data.seq_len) {
   formats_ = {policy_.base().compute, c.optim.master_weights == "bf16_remainder", c.optim.moments == "bf16" ? Dtype::bf16 : Dtype::f32};
   const ModelConfig& m = config_;
-  const int64_t padded = round_up(m.vocab_size, m.vocab_pad_multiple);
-  embedding_ = &add_param("model.embed_tokens.weight", {padded, m.hidden_size}, m.vocab_size, Init::normal, true);
+  embedding_ = &add_vocabulary("model.embed_tokens.weight");
   for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer) blocks_.push_back(std::make_unique<Block>(make_block(layer, c, quant)));
-  Param& norm = add_param("model.norm.weight", {m.hidden_size}, m.hidden_size, Init::ones, false);
-  Param& lm_head = m.tie_word_embeddings ? *embedding_ : add_param("lm_head.weight", {padded, m.hidden_size}, m.vocab_size, Init::normal, true);
-  Linear head("head", {{"lm_head", &lm_head, nullptr, -1, -1, {}, {}}}, policy_.for_module("head", -1), quant, layout_);
-  head_ = std::make_unique<Head>(norm, std::move(head), m.vocab_size, heads_.norm_eps, static_cast<float>(c.optim.z_loss));
+  Param& norm = add_vector("model.norm.weight", m.hidden_size, Init::ones, norm_gradient());
+  Param& lm_head = m.tie_word_embeddings ? *embedding_ : add_vocabulary("lm_head.weight");
+  Linear head("head", {{"lm_head", &lm_head, nullptr, -1, -1, {}, {}}}, policy_.for_module("head", -1), quant, layout_, tp_, Cut::outputs);
+  head_ = std::make_unique<Head>(norm, std::move(head), m.vocab_size, heads_.norm_eps, static_cast<float>(c.optim.z_loss), tp_);
   policy_.check_rules(module_paths());
   make_units();
 }
@@ -73,41 +73,90 @@ void Model::make_units() {
   }
 }
 
-Param& Model::add_param(std::string name, Shape shape, int64_t logical_rows, Init init, bool decay) {
-  params_.push_back(std::make_unique<Param>(Param{std::move(name), shape, logical_rows, init, decay, {0, shape[0]}}));
+Param& Model::add_param(std::string name, Shape whole, const Part& part, Init init, bool decay) {
+  const bool vector = whole.rank() == 1;
+  Param p;
+  p.name = std::move(name);
+  p.shape = vector ? Shape{part.rows.count} : Shape{part.rows.count, part.cols.count};
+  p.logical_rows = part.logical_rows;
+  p.init = init;
+  p.decay = decay;
+  p.whole = whole;
+  p.first_row = part.rows.first;
+  p.first_col = part.cols.first;
+  p.own = {0, part.rows.count};
+  params_.push_back(std::make_unique<Param>(std::move(p)));
   return *params_.back();
 }
+
+// Of all ranks.
+Param& Model::add_vector(const std::string& name, int64_t elements, Init init, TpGradient gradient) {
+  Param& p = add_param(name, {elements}, {{0, elements}, {0, 1}, elements}, init, false);
+  p.copies = tp_.size;
+  p.copy = tp_.rank;
+  p.tp_gradient = tp_.alone() ? TpGradient::complete : gradient;
+  return p;
+}
+
+// Padded to the same multiple of rows on each rank, so that the last ranks may have padding only.
+Param& Model::add_vocabulary(const std::string& name) {
+  const int64_t vocab = config_.vocab_size, hidden = config_.hidden_size;
+  const int64_t rows = round_up(vocab, config_.vocab_pad_multiple * tp_.size) / tp_.size, first = rows * tp_.rank;
+  return add_param(name, {vocab, hidden}, {{first, rows}, {0, hidden}, std::clamp<int64_t>(vocab - first, 0, rows)}, Init::normal, true);
+}
+
+// With sequence parallelism a norm sees some tokens only.
+TpGradient Model::norm_gradient() const { return tp_.sequence ? TpGradient::sum_tp : TpGradient::complete; }
 
 Block Model::make_block(int64_t layer, const RunConfig& c, QuantRegistry& quant) {
   const ModelConfig& m = config_;
   const std::string hf = "model.layers." + std::to_string(layer) + ".", path = "layers." + std::to_string(layer) + ".";
-  const int64_t q_rows = m.num_attention_heads * m.head_dim, kv_rows = m.num_key_value_heads * m.head_dim;
-  const auto matrix = [&](const std::string& name, int64_t rows, int64_t cols, Init init = Init::normal) { return &add_param(hf + name + ".weight", {rows, cols}, rows, init, true); };
-  const auto vector = [&](const std::string& name, int64_t n, Init init) { return &add_param(hf + name, {n}, n, init, false); };
+  const int64_t d = m.head_dim, kv_copies = std::max<int64_t>(1, tp_.size / m.num_key_value_heads);
+  const RowRange features = feature_range(m.intermediate_size, tp_.size, tp_.rank), q_rows{tp_.rank * heads_.heads * d, heads_.heads * d},
+                 kv_rows{tp_.rank / kv_copies * heads_.kv_heads * d, heads_.kv_heads * d};
+  const RowRange hidden{0, m.hidden_size};
+  const auto matrix = [&](const std::string& name, Shape whole, RowRange rows, RowRange cols, Init init = Init::normal) {
+    return &add_param(hf + name + ".weight", whole, {rows, cols, rows.count}, init, true);
+  };
+  const auto norm = [&](const std::string& name, int64_t n, TpGradient gradient) { return &add_vector(hf + name, n, Init::ones, gradient); };
   const auto part = [](const char* name, Param* weight, Param* bias = nullptr) { return Linear::Part{name, weight, bias, -1, -1, {}, {}}; };
-  const auto linear = [&](const std::string& module, std::vector<Linear::Part> parts) {
-    return Linear(path + module, std::move(parts), policy_.for_module(path + module, layer), quant, layout_);
+  const auto linear = [&](const std::string& module, std::vector<Linear::Part> parts, Cut cut) {
+    return Linear(path + module, std::move(parts), policy_.for_module(path + module, layer), quant, layout_, tp_, cut);
   };
 
   BlockParams p;
-  p.attn_norm = vector("input_layernorm.weight", m.hidden_size, Init::ones);
-  const auto bias = [&](const std::string& name, int64_t n) { return m.attention_bias ? vector("self_attn." + name + ".bias", n, Init::zeros) : nullptr; };
+  p.attn_norm = norm("input_layernorm.weight", m.hidden_size, norm_gradient());
   std::vector<Linear::Part> qkv;
-  for (const auto& [name, rows] : {std::pair{"q_proj", q_rows}, std::pair{"k_proj", kv_rows}, std::pair{"v_proj", kv_rows}}) {
-    Param* weight = matrix(std::string("self_attn.") + name, rows, m.hidden_size);
-    qkv.push_back(part(name, weight, bias(name, rows)));
+  for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+    const bool kv = name[0] != 'q';
+    const RowRange rows = kv ? kv_rows : q_rows;
+    const int64_t whole = (kv ? m.num_key_value_heads : m.num_attention_heads) * d;
+    const std::string tensor = std::string("self_attn.") + name;
+    std::vector<Param*> made{matrix(tensor, {whole, m.hidden_size}, rows, hidden)};
+    if (m.attention_bias) made.push_back(&add_param(hf + tensor + ".bias", {whole}, {rows, {0, 1}, rows.count}, Init::zeros, false));
+    for (Param* of_heads : made) {
+      if (!kv || kv_copies == 1) continue;
+      of_heads->copies = static_cast<int>(kv_copies);
+      of_heads->copy = static_cast<int>(tp_.rank % kv_copies);
+      of_heads->tp_gradient = TpGradient::sum_kv;
+    }
+    qkv.push_back(part(name, made[0], m.attention_bias ? made[1] : nullptr));
   }
   if (m.use_qk_norm) {
-    p.q_norm = vector("self_attn.q_norm.weight", m.head_dim, Init::ones);
-    p.k_norm = vector("self_attn.k_norm.weight", m.head_dim, Init::ones);
+    p.q_norm = norm("self_attn.q_norm.weight", d, TpGradient::sum_tp);   // each rank has the gradient of its heads
+    p.k_norm = norm("self_attn.k_norm.weight", d, TpGradient::sum_tp);
   }
-  Param* o = matrix("self_attn.o_proj", m.hidden_size, q_rows, Init::normal_output);
-  p.mlp_norm = vector("post_attention_layernorm.weight", m.hidden_size, Init::ones);
-  Param* gate = matrix("mlp.gate_proj", m.intermediate_size, m.hidden_size);
-  Param* up = matrix("mlp.up_proj", m.intermediate_size, m.hidden_size);
-  Param* down = matrix("mlp.down_proj", m.hidden_size, m.intermediate_size, Init::normal_output);
-  return Block(p, linear("attn.qkv", qkv), linear("attn.out", {part("o_proj", o)}), linear("mlp.gate_up", {part("gate_proj", gate), part("up_proj", up)}),
-               linear("mlp.down", {part("down_proj", down)}), heads_, recompute_policy(c.recompute));
+  Param* o = matrix("self_attn.o_proj", {m.hidden_size, m.num_attention_heads * d}, hidden, q_rows, Init::normal_output);
+  p.mlp_norm = norm("post_attention_layernorm.weight", m.hidden_size, norm_gradient());
+  Param* gate = matrix("mlp.gate_proj", {m.intermediate_size, m.hidden_size}, features, hidden);
+  Param* up = matrix("mlp.up_proj", {m.intermediate_size, m.hidden_size}, features, hidden);
+  Param* down = matrix("mlp.down_proj", {m.hidden_size, m.intermediate_size}, hidden, features, Init::normal_output);
+  // One by one: their sites are registered in the order of a step. (A call's arguments are made in any order.)
+  Linear qkv_linear = linear("attn.qkv", std::move(qkv), Cut::outputs);
+  Linear out_linear = linear("attn.out", {part("o_proj", o)}, Cut::inputs);
+  Linear gate_up_linear = linear("mlp.gate_up", {part("gate_proj", gate), part("up_proj", up)}, Cut::outputs);
+  Linear down_linear = linear("mlp.down", {part("down_proj", down)}, Cut::inputs);
+  return Block(p, std::move(qkv_linear), std::move(out_linear), std::move(gate_up_linear), std::move(down_linear), heads_, recompute_policy(c.recompute));
 }
 
 std::vector<Linear*> Model::linears() const {
@@ -127,7 +176,7 @@ std::vector<std::string> Model::module_paths() const {
 
 int64_t Model::parameter_count() const {
   int64_t n = 0;
-  for (const auto& p : params_) n += p->logical_elements();
+  for (const auto& p : params_) n += p->whole.elements();
   return n;
 }
 
@@ -148,24 +197,25 @@ void Model::initialize(Machine& machine, uint64_t seed, double perturbation) {
   machine.write(rope_table_, [&](const Tensor& t) { fill_rope_table(config_, t); });
   const double output_scale = config_.init_scale_output ? 1.0 / std::sqrt(2.0 * static_cast<double>(config_.num_hidden_layers)) : 1.0;
   for (const auto& p : params_) {
-    const int64_t first = p->own.first * p->row_elements(), n = p->own_elements(), logical = p->logical_elements();
+    const int64_t n = p->own_elements(), cols = p->row_elements(), logical = std::clamp<int64_t>(p->logical_rows - p->own.first, 0, p->own.count) * cols;
+    const int64_t first_row = p->first_row + p->own.first, whole_cols = p->whole.rank() == 1 ? 1 : p->whole[1];
     const Philox rng(seed, RngPurpose::init, p->name), twin(seed, RngPurpose::perturbation, p->name);
     const double std_dev = config_.initializer_range * (p->init == Init::normal_output ? output_scale : 1.0);
     const bool drawn = p->init == Init::normal || p->init == Init::normal_output;
-    // w: of the own rows; elements count from the parameter's first. begin is even: neighbours share their random words.
-    const auto fill = [&](float* own, int64_t begin, int64_t end) {
-      float* w = own - first;
-      for (int64_t i = begin; i < end; i += 2) {
-        const auto draws = drawn ? rng.normals(static_cast<uint64_t>(i / 2)) : std::array{0.0, 0.0};
-        for (int64_t j = i; j < std::min(i + 2, end); ++j) {
-          w[j] = j >= logical || p->init == Init::zeros ? 0.0f : drawn ? static_cast<float>(std_dev * draws[static_cast<size_t>(j - i)]) : 1.0f;
-          if (perturbation != 0) w[j] = static_cast<float>(w[j] * (1.0 + perturbation * twin.normal(static_cast<uint64_t>(j))));
-        }
+    // Elements are numbered as in the whole tensor. Neighbours share their random words.
+    const auto fill = [&](float* w, int64_t begin, int64_t end) {
+      std::array<double, 2> draws{};
+      int64_t drawn_pair = -1;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t element = (first_row + i / cols) * whole_cols + p->first_col + i % cols;
+        if (drawn && element / 2 != drawn_pair) draws = rng.normals(static_cast<uint64_t>(drawn_pair = element / 2));
+        w[i] = i >= logical || p->init == Init::zeros ? 0.0f : drawn ? static_cast<float>(std_dev * draws[static_cast<size_t>(element % 2)]) : 1.0f;
+        if (perturbation != 0) w[i] = static_cast<float>(w[i] * (1.0 + perturbation * twin.normal(static_cast<uint64_t>(element))));
       }
     };
     write_master(machine, *p, [&](float* w) {
       constexpr int64_t tile = int64_t{1} << 14;
-      machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) { fill(w, first + t * tile, first + std::min(n, (t + 1) * tile)); });
+      machine.pool().run((n + tile - 1) / tile, [&](int64_t t, int) { fill(w, t * tile, std::min(n, (t + 1) * tile)); });
     });
   }
 }
@@ -211,6 +261,30 @@ TokenGeometry Model::geometry(const TokenBatch& b) const {
   return {b.tokens.elements(), b.seq_len, b.positions, b.document_start, rope_table_};
 }
 
+Shape Model::stream(const TokenGeometry& t) const { return {tp_.tokens(t.tokens).count, config_.hidden_size}; }
+
+// Of words that other ranks have, a rank adds zeros.
+void Model::embed(const Pass& pass, const TokenBatch& batch, const Tensor& x) const {
+  Span span(pass.ctx.tracer, "embed", "forward");
+  Arena::Scope scope(pass.ctx.scratch());
+  const Tensor rows = tp_.sequence ? pass.ctx.scratch().alloc(x.dtype, {batch.tokens.elements(), x.cols()}) : x;
+  ops::embedding(pass.ctx, embedding_->working, batch.tokens, rows, embedding_->first_row);
+  if (!tp_.alone()) tp_.sum(pass.ctx, rows, x);
+}
+
+void Model::embed_backward(const Pass& pass, const TokenBatch& batch, const Tensor& grad) const {
+  Span span(pass.ctx.tracer, "embed", "backward");
+  Arena::Scope scope(pass.ctx.scratch());
+  Tensor rows = grad;
+  if (tp_.sequence) {
+    rows = pass.ctx.scratch().alloc(grad.dtype, {batch.tokens.elements(), grad.cols()});
+    const RowRange own = tp_.tokens(rows.rows());
+    ops::copy(pass.ctx, grad, rows.slice_rows(own.first, own.count));
+    tp_.gather(pass.ctx, rows);
+  }
+  ops::embedding_backward(pass.ctx, rows, batch.tokens, embedding_->grad, embedding_->first_row);
+}
+
 // The unit whose weights are used after those of `unit` in a forward pass.
 size_t Model::behind(size_t unit) const { return unit < blocks_.size() ? unit + 1 : head_unit_; }
 
@@ -218,15 +292,12 @@ void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, const float* 
   Arena::Scope scope(pass.saved);
   const Dtype dtype = policy_.base().compute;
   const TokenGeometry t = geometry(batch);
-  const Shape stream{t.tokens, config_.hidden_size};
+  const Shape stream = this->stream(t);
   std::vector<BlockSaved> saved(blocks_.size());
 
   Tensor x = pass.saved.alloc(dtype, stream), delta;
-  {
-    use_weights(pass, 0, behind(0));
-    Span span(pass.ctx.tracer, "embed", "forward");
-    ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
-  }
+  use_weights(pass, 0, behind(0));
+  embed(pass, batch, x);
   // A layer's MLP output is read once, by the next norm; two buffers take turns.
   const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
   for (size_t l = 0; l < blocks_.size(); ++l) {
@@ -247,8 +318,7 @@ void Model::train_micro_batch(Pass& pass, const TokenBatch& batch, const float* 
     call(pass, &UnitHooks::gradients, l + 1);
   }
   if (head_unit_ != 0) call(pass, &UnitHooks::backward, 0);
-  Span span(pass.ctx.tracer, "embed", "backward");
-  ops::embedding_backward(pass.ctx, grad, batch.tokens, embedding_->grad);
+  embed_backward(pass, batch, grad);
   call(pass, &UnitHooks::gradients, 0);
 }
 
@@ -257,13 +327,10 @@ void Model::evaluate(Pass& pass, const TokenBatch& batch) {
   Arena::Scope scope(pass.saved);
   const Dtype dtype = policy_.base().compute;
   const TokenGeometry t = geometry(batch);
-  const Shape stream{t.tokens, config_.hidden_size};
+  const Shape stream = this->stream(t);
   Tensor x = pass.saved.alloc(dtype, stream), delta;
-  {
-    use_weights(pass, 0, behind(0));
-    Span span(pass.ctx.tracer, "embed", "forward");
-    ops::embedding(pass.ctx, embedding_->working, batch.tokens, x);
-  }
+  use_weights(pass, 0, behind(0));
+  embed(pass, batch, x);
   // Nothing is kept: three stream buffers take turns, the rest of a layer's activations are released after it.
   const Tensor residual[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};
   const Tensor mlp_out[2] = {pass.saved.alloc(dtype, stream), pass.saved.alloc(dtype, stream)};

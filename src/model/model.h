@@ -28,11 +28,12 @@ struct TokenBatch {
 class Model {
  public:
   // Registers all quantization sites with `quant`. config: validated.
-  Model(const RunConfig& config, QuantRegistry& quant, ImageLayout layout = ImageLayout::source);
+  // tp: with ranks that share each matrix, this rank's place among them. Errors: Error(config) where the cuts go through blocks of a recipe.
+  Model(const RunConfig& config, QuantRegistry& quant, ImageLayout layout = ImageLayout::source, const TensorParallel& tp = {});
 
   const std::vector<std::unique_ptr<Param>>& params() const { return params_; }
   std::vector<std::string> module_paths() const;   // layers.0.attn.qkv ... head
-  int64_t parameter_count() const;                 // without vocabulary padding
+  int64_t parameter_count() const;                 // of the whole model, without vocabulary padding
   const PrecisionPolicy& precision() const { return policy_; }
   // Embedding, layers, head; a tied head is in the embedding's. The order of their first use.
   const std::vector<Unit>& units() const { return units_; }
@@ -71,18 +72,30 @@ class Model {
   void dump_weights(Dump& dump, QuantRegistry& quant) const;
 
  private:
-  Param& add_param(std::string name, Shape shape, int64_t logical_rows, Init init, bool decay);
+  // Of `whole`, rows (of a vector: elements) and columns.
+  struct Part {
+    RowRange rows, cols;
+    int64_t logical_rows;
+  };
+  Param& add_param(std::string name, Shape whole, const Part& part, Init init, bool decay);
+  Param& add_vector(const std::string& name, int64_t elements, Init init, TpGradient gradient);
+  Param& add_vocabulary(const std::string& name);
+  TpGradient norm_gradient() const;
   void make_units();
   size_t behind(size_t unit) const;
   Block make_block(int64_t layer, const RunConfig& config, QuantRegistry& quant);
   TokenGeometry geometry(const TokenBatch& batch) const;
+  Shape stream(const TokenGeometry& t) const;
+  void embed(const Pass& pass, const TokenBatch& batch, const Tensor& x) const;
+  void embed_backward(const Pass& pass, const TokenBatch& batch, const Tensor& grad) const;
   std::vector<Linear*> linears() const;
 
   ModelConfig config_;
   ImageLayout layout_;
   StateFormats formats_;
   PrecisionPolicy policy_;
-  HeadGeometry heads_;
+  TensorParallel tp_;
+  HeadGeometry heads_;   // this rank's
   int64_t seq_len_;
   std::vector<std::unique_ptr<Param>> params_;
   Param* embedding_;

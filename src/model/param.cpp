@@ -15,8 +15,8 @@ void in_parallel(Machine& machine, int64_t n, const std::function<void(int64_t b
 
 }  // namespace
 
-Tensor Param::own_part(const Tensor& whole) const {
-  Tensor t = whole;
+Tensor Param::own_part(const Tensor& all) const {
+  Tensor t = all;
   if (t.data) t.data = static_cast<char*>(t.data) + static_cast<size_t>(own.first * row_elements()) * size_bytes(t.dtype);
   t.shape = own_shape();
   return t;
@@ -31,8 +31,9 @@ void allocate(Param& p, const ParamArenas& a, const StateFormats& formats) {
   p.own_grad = a.lent_grads ? a.lasting->alloc(Dtype::f32, p.own_shape()) : p.own_part(p.grad);
   p.exp_avg = a.states->alloc(formats.moments, p.own_shape());
   p.exp_avg_sq = a.states->alloc(formats.moments, p.own_shape());
-  p.working = (a.lent_working ? a.lent_working : a.lasting)->alloc(formats.compute, p.shape);
-  p.own_working = a.lent_working ? a.lasting->alloc(formats.compute, p.own_shape()) : p.own_part(p.working);
+  p.working = {nullptr, formats.compute, p.shape};
+  if (!p.by_codes) p.working = (a.lent_working ? a.lent_working : a.lasting)->alloc(formats.compute, p.shape);
+  p.own_working = a.lent_working || p.by_codes ? a.lasting->alloc(formats.compute, p.own_shape()) : p.own_part(p.working);
   if (master_is_working) p.master = p.own_working;
 }
 

@@ -9,7 +9,7 @@ namespace octet {
 
 void gradient_squares(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, double* squares) {
   std::vector<Tensor> grads;
-  for (const auto& p : params) grads.push_back(p->own_grad);
+  for (const auto& p : params) grads.push_back(p->copy == 0 ? p->own_grad : Tensor{nullptr, Dtype::f32, {0}});
   ops::sum_squares(ctx, grads, squares);
 }
 
@@ -22,9 +22,7 @@ void adamw_update(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, c
   for (const auto& p : params) {
     if (p->own_elements() == 0) continue;
     const bool separate_copy = p->working.dtype == Dtype::bf16;
-    // A vector is one row of the whole one.
-    const MatrixPlace place = p->shape.rank() == 1 ? MatrixPlace{0, p->own.first, p->shape[0]} : MatrixPlace{p->own.first, 0, p->row_elements()};
-    const AdamwUpdate u{{p->master, p->remainder, p->exp_avg, p->exp_avg_sq, p->own_grad, separate_copy ? p->own_working : Tensor{}, place}, p->decay ? step.weight_decay : 0.0f, fnv1a64(p->name)};
+    const AdamwUpdate u{{p->master, p->remainder, p->exp_avg, p->exp_avg_sq, p->own_grad, separate_copy ? p->own_working : Tensor{}, p->place(p->own.first)}, p->decay ? step.weight_decay : 0.0f, fnv1a64(p->name)};
     const auto image = images.find(p.get());
     if (image != images.end() && image->second.wanted()) {
       ops::adamw_quantize(ctx, u, step, control, image->second);

@@ -9,7 +9,7 @@
 
 namespace octet {
 
-// squares[i] += sum of the squared gradients of parameter i's own rows; device memory.
+// squares[i] += sum of the squared gradients of parameter i's own rows, on the first of the ranks of tp that have the same; device memory.
 void gradient_squares(Ctx& ctx, const std::vector<std::unique_ptr<Param>>& params, double* squares);
 
 // update: number of this update, from 1 (bias correction). lr: of this step. control: device memory, from ops::decide_step. images: made of the new weights in the

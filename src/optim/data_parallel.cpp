@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <numeric>
 #include <utility>
 
 #include "core/trace.h"
+#include "numerics/formats.h"
 #include "ops/reduce.h"
 
 namespace octet {
@@ -32,8 +34,8 @@ std::vector<RowRange> deal_rows(int64_t rows, int64_t row_elements, std::vector<
   return ranges;
 }
 
-DataParallel::DataParallel(const Mesh& mesh, const ParallelConfig& config, Model& model)
-    : mesh_(mesh), model_(model), zero_(mesh.layout().shards > 1 ? static_cast<int>(config.zero) : 0), overlap_(config.overlap) {
+DataParallel::DataParallel(const Mesh& mesh, const ParallelConfig& config, Model& model, QuantRegistry& quant)
+    : mesh_(mesh), model_(model), partial_(mesh, model.params()), zero_(mesh.layout().shards > 1 ? static_cast<int>(config.zero) : 0), overlap_(config.overlap) {
   const size_t units = model.units().size();
   sums_.resize(units);
   gathers_.resize(units);
@@ -42,14 +44,20 @@ DataParallel::DataParallel(const Mesh& mesh, const ParallelConfig& config, Model
   added_.assign(units, false);
   lent_to_.fill(-1);
   holds_.fill(-1);
-  std::vector<int64_t> elements(static_cast<size_t>(mesh.layout().shards));
+  // What ranks of tp have copies of is dealt by itself: alike on all of them, whose parts of the rest may differ in size.
+  std::vector<int64_t> elements(static_cast<size_t>(mesh.layout().shards)), of_copies = elements;
   for (const auto& p : model.params()) {
-    const std::vector<RowRange> ranges = deal_rows(p->shape[0], p->row_elements(), elements);
+    const std::vector<RowRange> ranges = deal_rows(p->shape[0], p->row_elements(), p->copies > 1 ? of_copies : elements);
     p->own = ranges[static_cast<size_t>(mesh.layout().shard)];
     Pieces& pieces = pieces_[p.get()];
     pieces.begin.push_back(0);
     for (const RowRange& r : ranges) pieces.begin.push_back((r.first + r.count) * p->row_elements());
   }
+  if (config.fp8_param_gather && mesh.shards()) codes_.emplace(mesh, model, pieces_, quant);
+}
+
+void DataParallel::allocate(Arena& arena) {
+  if (codes_) codes_->allocate(arena);
 }
 
 DataParallel::~DataParallel() {
@@ -67,6 +75,7 @@ void DataParallel::wait_for_weights(size_t unit) {
 void DataParallel::begin_step() { std::fill(added_.begin(), added_.end(), false); }
 
 void DataParallel::start_sum(const Unit& unit, Tickets& tickets) {
+  if (!mesh_.dp()) return;
   for (const Param* p : unit.params) {
     Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.dp();
     tickets.push_back(mesh_.shards() ? group.reduce_scatter(p->grad, pieces_.at(p)) : group.all_reduce(p->grad, Reduce::sum));
@@ -110,42 +119,49 @@ void DataParallel::follow_up(size_t keep) {
 
 void DataParallel::finish_gradients(Ctx& ctx) {
   if (alone()) return;
-  Span span(ctx.tracer, "gradients", "wait");
-  for (int slot = 0; slot < unit_slots; ++slot) settle(ctx, slot);
-  Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.dp();
-  follow_up(0);
-  for (Tickets& tickets : sums_) {
-    for (const Comm::Ticket ticket : std::exchange(tickets, {})) group.wait(ticket);
+  if (!ctx.planning()) {
+    Span span(ctx.tracer, "gradients", "wait");
+    for (int slot = 0; slot < unit_slots; ++slot) settle(ctx, slot);
+    follow_up(0);
+    for (Tickets& tickets : sums_) {
+      for (const Comm::Ticket ticket : std::exchange(tickets, {})) (mesh_.shards() ? mesh_.shards() : mesh_.dp())->wait(ticket);
+    }
+    if (replica_sum_) mesh_.replicas()->wait(std::exchange(replica_sum_, 0));
   }
-  if (replica_sum_) mesh_.replicas()->wait(std::exchange(replica_sum_, 0));
+  partial_.sum(ctx);
 }
 
-void DataParallel::start_gather(Ctx& ctx, size_t unit) {
+void DataParallel::start_gather(const Work& work, size_t unit) {
   if (!mesh_.shards()) return;
   int& held = holds_[static_cast<size_t>(model_.units()[unit].slot)];
   if (lends_weights() && held >= 0) wait_for_weights(static_cast<size_t>(held));   // came for nothing, and still writes there
+  if (codes_ && std::exchange(maxima_are_old_, false)) codes_->exchange_maxima(work.weights, work.quant);
   for (const Param* p : model_.units()[unit].params) {
-    if (lends_weights() && p->own_elements() > 0) ops::copy(ctx, p->own_working, p->own_part(p->working));
+    if (p->by_codes) continue;
+    if (lends_weights() && p->own_elements() > 0) ops::copy(work.ctx, p->own_working, p->own_part(p->working));
     gathers_[unit].push_back(mesh_.shards()->all_gather(p->working, pieces_.at(p)));
     if (!overlap_) mesh_.shards()->wait(gathers_[unit].back());
   }
+  if (codes_) codes_->start(work.weights, work.quant, unit, counted_[unit], gathers_[unit]);
+  if (!overlap_ && !gathers_[unit].empty()) mesh_.shards()->wait(gathers_[unit].back());
   if (lends_weights()) held = static_cast<int>(unit);
 }
 
-void DataParallel::weights_changed(Ctx& ctx, bool gather) {
+void DataParallel::weights_changed(const Work& work, bool gather) {
   if (alone()) return;
   for (size_t unit = 0; unit < gathers_.size(); ++unit) wait_for_weights(unit);
   holds_.fill(-1);
   std::fill(stale_.begin(), stale_.end(), true);
   std::fill(counted_.begin(), counted_.end(), false);
+  maxima_are_old_ = true;
   if (!gather || lends_weights() || !overlap_) return;
-  for (size_t unit = 0; unit < gathers_.size(); ++unit) start_gather(ctx, unit);   // all have memory of their own
+  for (size_t unit = 0; unit < gathers_.size(); ++unit) start_gather(work, unit);   // all have memory of their own
 }
 
 void DataParallel::use_weights(const Work& work, size_t unit) {
   const auto slot = static_cast<size_t>(model_.units()[unit].slot);
   const bool there = lends_weights() ? holds_[slot] == static_cast<int>(unit) : !stale_[unit] || !gathers_[unit].empty();
-  if (!there) start_gather(work.ctx, unit);
+  if (!there) start_gather(work, unit);
   if (gathers_[unit].empty() && !stale_[unit]) return;
   wait_for_weights(unit);
   for (Linear* l : model_.units()[unit].linears) l->refresh_images(work.weights, work.quant, false, counted_[unit]);
@@ -154,17 +170,17 @@ void DataParallel::use_weights(const Work& work, size_t unit) {
 }
 
 // Weights that are lent: those of the unit that comes next, into memory that this one does not need.
-void DataParallel::prefetch(Ctx& ctx, size_t unit, std::optional<size_t> next) {
+void DataParallel::prefetch(const Work& work, size_t unit, std::optional<size_t> next) {
   if (!lends_weights() || !overlap_ || !next) return;
   const int slot = model_.units()[*next].slot;
-  if (slot != model_.units()[unit].slot && holds_[static_cast<size_t>(slot)] != static_cast<int>(*next)) start_gather(ctx, *next);
+  if (slot != model_.units()[unit].slot && holds_[static_cast<size_t>(slot)] != static_cast<int>(*next)) start_gather(work, *next);
 }
 
 UnitHooks DataParallel::evaluation_hooks(const Work& work) {
   if (alone()) return {};
   return {[this, work](size_t unit, std::optional<size_t> next) {
             use_weights(work, unit);
-            prefetch(work.ctx, unit, next);
+            prefetch(work, unit, next);
           },
           {},
           {}};
@@ -194,18 +210,25 @@ UnitHooks DataParallel::training_hooks(const Work& work, bool last) {
 }
 
 void DataParallel::sum_scalars(double* loss_sums, double* squares, QuantRegistry& quant) {
-  if (alone()) return;
-  Comm& dp = *mesh_.dp();
-  dp.all_reduce({loss_sums, Dtype::f64, {2}}, Reduce::sum);
-  Comm::Ticket last = 0;
-  if (quant.sites() > 0) {
-    dp.all_reduce(quant.staged_amax(), Reduce::max);
-    last = dp.all_reduce(quant.staged_nonfinite(), Reduce::sum);
+  // Ranks of tp have the same losses, parts of the squares, and parts of what quantizers saw or all of it.
+  const Tensor all_squares{squares, Dtype::f64, {static_cast<int64_t>(model_.params().size())}};
+  Comm::Ticket squares_summed = 0;
+  if (mesh_.shards()) squares_summed = mesh_.shards()->all_reduce(all_squares, Reduce::sum);
+  for (Comm* group : {mesh_.dp(), mesh_.tp()}) {
+    if (!group) continue;
+    Comm::Ticket last = 0;
+    if (group == mesh_.dp()) last = group->all_reduce({loss_sums, Dtype::f64, {2}}, Reduce::sum);
+    if (quant.sites() > 0) {
+      group->all_reduce(quant.staged_amax(), Reduce::max);
+      last = group->all_reduce(quant.staged_nonfinite(), Reduce::sum);
+    }
+    if (group == mesh_.tp()) {
+      if (squares_summed) mesh_.shards()->wait(squares_summed);
+      last = group->all_reduce(all_squares, Reduce::sum);
+    }
+    group->wait(last);
   }
-  if (mesh_.shards()) {
-    mesh_.shards()->wait(mesh_.shards()->all_reduce({squares, Dtype::f64, {static_cast<int64_t>(model_.params().size())}}, Reduce::sum));
-  }
-  dp.wait(last);
+  if (squares_summed) mesh_.shards()->wait(squares_summed);
 }
 
 void DataParallel::prove(const Work& work, Machine& machine) {
@@ -220,13 +243,19 @@ namespace {
 constexpr int marks_an_element = 16;
 float mark(int rank, int64_t e) { return rank / marks_an_element == e ? static_cast<float>(1 << rank % marks_an_element) : 0.0f; }
 
-// What the weights of a shard look like in the proof; exact in BF16.
-float weight_mark(size_t unit, size_t param, int shard) { return static_cast<float>(1 + (31 * unit + 7 * param + static_cast<size_t>(shard)) % 251); }
+// What the weights of a shard look like in the proof; exact in BF16. Of those that travel as codes powers of two, which are next to exact in a tensor or block whose largest element they are or that
+// is near to it.
+float weight_mark(const Param& p, size_t unit, size_t param, int shard) {
+  if (p.by_codes) return static_cast<float>(1 << (unit + param + static_cast<size_t>(shard)) % 5);
+  return static_cast<float>(1 + (31 * unit + 7 * param + static_cast<size_t>(shard)) % 251);
+}
 
 }  // namespace
 
 void DataParallel::prove_sums(const Work& work, Machine& machine) {
-  const int ranks = mesh_.layout().dp();
+  const Layout& l = mesh_.layout();
+  const int ranks = l.dp() * l.tp;
+  const auto number = [&](int tp_rank, int dp_rank) { return dp_rank * l.tp + tp_rank; };
   // Of a piece that has fewer elements than the marks, the first ranks' marks.
   const auto marked = [&](const Param& p, int shard) { return std::min<int64_t>(pieces_.at(&p).count(shard), (ranks + marks_an_element - 1) / marks_an_element); };
   begin_step();
@@ -235,9 +264,9 @@ void DataParallel::prove_sums(const Work& work, Machine& machine) {
     hooks.backward(u);
     for (const Param* p : model_.units()[u].params) {
       ops::zero(work.ctx, p->grad);
-      for (int s = 0; s < mesh_.layout().shards; ++s) {
+      for (int s = 0; s < l.shards; ++s) {
         for (int64_t e = 0; e < marked(*p, s); ++e) {
-          const float value = mark(mesh_.layout().dp_rank(), e);
+          const float value = mark(number(l.tp_rank, l.dp_rank()), e);
           machine.copy_in(p->grad.as<float>() + pieces_.at(p).first(s) + e, &value, sizeof value);
         }
       }
@@ -246,12 +275,17 @@ void DataParallel::prove_sums(const Work& work, Machine& machine) {
   }
   finish_gradients(work.ctx);
   for (const auto& p : model_.params()) {
-    for (int64_t e = 0; e < marked(*p, mesh_.layout().shard); ++e) {
+    // Of tp: this rank alone, or all that have the same part and addends.
+    const bool addends = p->tp_gradient != TpGradient::complete;
+    const int first = addends ? l.tp_rank - p->copy : l.tp_rank, end = addends ? first + p->copies : first + 1;
+    for (int64_t e = 0; e < marked(*p, l.shard); ++e) {
       float sum = 0, all = 0;
-      for (int rank = 0; rank < ranks; ++rank) all += mark(rank, e);
+      for (int dp_rank = 0; dp_rank < l.dp(); ++dp_rank) {
+        for (int tp_rank = first; tp_rank < end; ++tp_rank) all += mark(number(tp_rank, dp_rank), e);
+      }
       machine.copy_out(&sum, p->own_grad.as<float>() + e, sizeof sum);
-      OCTET_CHECK(sum == all, "the gradient of {} is summed over other ranks than the {} data-parallel ones: marks {:x} instead of {:x}", p->name, ranks, static_cast<int64_t>(sum),
-                  static_cast<int64_t>(all));
+      OCTET_CHECK(sum == all, "the gradient of {} is summed over other ranks than the {} data-parallel ones{}: marks {:x} instead of {:x}", p->name, l.dp(),
+                  addends ? fmt::format(" and {} of tp", p->copies) : "", static_cast<int64_t>(sum), static_cast<int64_t>(all));
     }
     ops::zero(work.ctx, p->grad);
     ops::zero(work.ctx, p->own_grad);
@@ -275,6 +309,31 @@ void DataParallel::prove_gathers(const Work& work, Machine& machine) {
     }
     value = old;
   };
+  const auto peek = [&](const Tensor& t, int64_t element) {
+    float value = 0;
+    poke(t, element, value);
+    const float found = value;
+    poke(t, element, value);
+    return found;
+  };
+  // The first element of shard s, of the image that has come.
+  const auto decoded = [&](const Param& p, int s) {
+    const int64_t row = pieces_.at(&p).first(s) / p.row_elements();
+    for (const Unit& u : units) {
+      for (const Linear* l : u.linears) {
+        for (const Linear::Part& part : l->parts()) {
+          if (part.weight != &p) continue;
+          const Operand image = part.w_row.slice_rows(row, 1);
+          uint8_t code = 0;
+          float scale_inv = 0;
+          machine.copy_out(&code, image.data.data, sizeof code);
+          machine.copy_out(&scale_inv, image.scale_inv.data, sizeof scale_inv);
+          return decode(image.data.dtype, code) * scale_inv;
+        }
+      }
+    }
+    return 0.0f;
+  };
   std::vector<std::vector<float>> kept(units.size());
   const auto exchange_marks = [&] {
     for (size_t u = 0; u < units.size(); ++u) {
@@ -285,10 +344,10 @@ void DataParallel::prove_gathers(const Work& work, Machine& machine) {
     }
   };
   for (size_t u = 0; u < units.size(); ++u) {
-    for (size_t i = 0; i < units[u].params.size(); ++i) kept[u].push_back(weight_mark(u, i, mesh_.layout().shard));
+    for (size_t i = 0; i < units[u].params.size(); ++i) kept[u].push_back(weight_mark(*units[u].params[i], u, i, mesh_.layout().shard));
   }
   exchange_marks();
-  weights_changed(work.ctx, true);
+  weights_changed(work, true);
   const UnitHooks hooks = evaluation_hooks(work);
   std::vector<size_t> way;
   for (size_t u = 0; u < units.size(); ++u) way.push_back(u);
@@ -300,16 +359,13 @@ void DataParallel::prove_gathers(const Work& work, Machine& machine) {
       const Param& p = *unit.params[i];
       for (int s = 0; s < mesh_.layout().shards; ++s) {
         if (pieces_.at(&p).count(s) == 0) continue;
-        float value = 0;
-        poke(p.working, pieces_.at(&p).first(s), value);
-        const float found = value;
-        poke(p.working, pieces_.at(&p).first(s), value);
-        OCTET_CHECK(found == weight_mark(way[k], i, s), "the weights of {} that shard {} keeps did not come: {} instead of {}", p.name, s, found, weight_mark(way[k], i, s));
+        const float found = p.by_codes ? decoded(p, s) : peek(p.working, pieces_.at(&p).first(s)), mark = weight_mark(p, way[k], i, s);
+        OCTET_CHECK(std::abs(found - mark) <= (p.by_codes ? 1e-3f * mark : 0.0f), "the weights of {} that shard {} keeps did not come: {} instead of {}", p.name, s, found, mark);
       }
     }
   }
   exchange_marks();
-  weights_changed(work.ctx, false);
+  weights_changed(work, false);
 }
 
 }  // namespace octet

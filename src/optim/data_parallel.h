@@ -7,6 +7,8 @@
 // Shards are whole 128-row groups of each tensor, so that no block of a recipe lies in two of them. With replicas (parallel.dp_replicate) the shards' sums are
 // summed over them before the update.
 //
+// With tensor parallelism all of this is of this rank's part of each matrix, among the ranks that have the same part; gradients that are addends over the ranks of tp are summed over those then.
+//
 // What moves, moves beside the work of other units (parallel.overlap; the same bits without): gradients of a unit while earlier units compute theirs, weights of a
 // unit while the one before it computes. The hooks are called by the model's traversals (model/unit.h).
 #pragma once
@@ -17,6 +19,8 @@
 
 #include "comm/mesh.h"
 #include "model/model.h"
+#include "optim/partial_gradients.h"
+#include "optim/weight_codes.h"
 
 namespace octet {
 
@@ -26,17 +30,21 @@ std::vector<RowRange> deal_rows(int64_t rows, int64_t row_elements, std::vector<
 
 class DataParallel {
  public:
-  // Deals out the model's rows (Param::own), before its memory is allocated. mesh and model outlive it.
-  DataParallel(const Mesh& mesh, const ParallelConfig& config, Model& model);
+  // Deals out the model's rows (Param::own), before its memory is allocated. mesh and model outlive it. Errors: as WeightCodes.
+  DataParallel(const Mesh& mesh, const ParallelConfig& config, Model& model, QuantRegistry& quant);
 
   // Waits for what is under way, unless an exception destroys it: whose memory it is, is freed next.
   ~DataParallel();
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  bool alone() const { return mesh_.layout().dp() == 1; }
+  // One process: weight images are made at once, not as traversals come to them.
+  bool alone() const { return mesh_.alone(); }
   bool lends_gradients() const { return zero_ >= 2; }
   bool lends_weights() const { return zero_ == 3; }
+
+  // Memory of its own, beside the parameters.
+  void allocate(Arena& arena);
 
   // Of a step. ctx: of its gradients; weights: of weight images, whose stochastic rounding counts rows from the tensor's first. All live as long as the hooks.
   struct Work {
@@ -48,15 +56,16 @@ class DataParallel {
   // last: the micro-batch is the last of its step, whose gradients complete the sums.
   UnitHooks training_hooks(const Work& work, bool last);
   UnitHooks evaluation_hooks(const Work& work);
-  // Waits for the sums of all units: Param::own_grad is the sum over all ranks and micro-batches.
+  // Waits for the sums of all units: Param::own_grad is the sum over all ranks and micro-batches. Planned for like an operator.
   void finish_gradients(Ctx& ctx);
   // Sums over the ranks of what the step's decision and the scales depend on. loss_sums: [2]; squares: of each parameter's own rows, [parameters]. Device memory.
   void sum_scalars(double* loss_sums, double* squares, QuantRegistry& quant);
   // Working copies of the own rows have changed, and the registry is in the step that reads them: the others' are gathered, and images made by the next
   // traversal as it goes.
-  // gather: begin at once, where all weights have memory of their own; else as they are needed.
-  void weights_changed(Ctx& ctx, bool gather);
-  // The groups' proof, before the first step. Gradients that say which rank they come from are summed by the hooks: the sums must be those over the data-parallel ranks, each once.
+  // gather: begin at once, where all weights have memory of their own; else as they are needed. False communicates nothing.
+  void weights_changed(const Work& work, bool gather);
+  // The groups' proof, before the first step. Gradients that say which rank they come from are summed by the hooks: the sums must be those over the data-parallel ranks, and of addends over the
+  // ranks of tp that have the same part of the parameter, each once.
   // Weights that say whose they are come as the units are used: each must be there, and be the right one. Error(internal) names the tensor. Gradients are zero then, weights as before.
   void prove(const Work& work, Machine& machine);
 
@@ -64,9 +73,9 @@ class DataParallel {
   using Tickets = std::vector<Comm::Ticket>;
   void start_sum(const Unit& unit, Tickets& tickets);
   void settle(Ctx& ctx, int slot);
-  void start_gather(Ctx& ctx, size_t unit);
+  void start_gather(const Work& work, size_t unit);
   void use_weights(const Work& work, size_t unit);
-  void prefetch(Ctx& ctx, size_t unit, std::optional<size_t> next);
+  void prefetch(const Work& work, size_t unit, std::optional<size_t> next);
   void wait_for_weights(size_t unit);
   void start_replica_sum(size_t unit);
   void follow_up(size_t keep);
@@ -75,9 +84,12 @@ class DataParallel {
 
   const Mesh& mesh_;
   Model& model_;
+  PartialGradients partial_;
   int zero_;              // 0 when there is one shard
   bool overlap_;
   std::map<const Param*, Pieces> pieces_;     // of elements
+  std::optional<WeightCodes> codes_;          // parallel.fp8_param_gather
+  bool maxima_are_old_ = false;               // of the weights that travel as codes
   std::vector<Tickets> sums_, gathers_;       // by unit, under way
   std::vector<bool> stale_, counted_, added_; // by unit: images are older than the weights; images were made since; own_grad has a sum of this step
   std::array<int, unit_slots> lent_to_{}, holds_{};   // by slot: the unit whose gradients are on their way, whose weights are there or coming; -1: none

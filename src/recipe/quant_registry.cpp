@@ -24,12 +24,12 @@ float stored_scale(const QuantSpec& s, float amax, float old) {
 
 }  // namespace
 
-int QuantRegistry::add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col) {
+int QuantRegistry::add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col, bool copy) {
   for (const auto& s : sites_) OCTET_CHECK(s.name != site_name, "quantization site {} registered twice", site_name);
   const std::string module = site_name.substr(0, site_name.find('/'));
   const auto& globs = health_options_.modules;
   const bool watched = health_options_.interval > 0 && std::any_of(globs.begin(), globs.end(), [&](const std::string& g) { return glob_match(g, module); });
-  sites_.push_back({std::move(site_name), role, row, col, watched});
+  sites_.push_back({std::move(site_name), role, row, col, watched, copy, false});
   health_.resize(2 * sites_.size());
   const QuantSpec& spec = sites_.back().stored();
   scale_.push_back(spec.stored_scale() && spec.static_amax > 0 ? stored_scale(spec, spec.static_amax, 1.0f) : 1.0f);
@@ -79,7 +79,7 @@ QuantTarget QuantRegistry::target(int site) {
   float *scale = placed ? device_.scale : scale_.data(), *amax = placed ? device_.amax : amax_.data();
   int64_t* nonfinite = placed ? device_.nonfinite : nonfinite_.data();
   QuantTarget t{uses_stored_scale(site) ? scale + i : nullptr, amax + i, nonfinite + i, fnv1a64(sites_[i].name)};
-  const bool measured = counts_weights_ || sites_[i].role != Role::w;
+  const bool measured = !sites_[i].copy && (sites_[i].role != Role::w || (sites_[i].by_rows ? first_replica_ : counts_weights_));
   if (!measured) t.nonfinite = nullptr;
   if (due_ && sites_[i].watched && measured) {
     ImageHealth* health = placed ? device_.health : health_.data();
@@ -90,9 +90,10 @@ QuantTarget QuantRegistry::target(int site) {
   return t;
 }
 
-void QuantRegistry::set_ranks(int64_t ranks, bool counts_weights) {
+void QuantRegistry::set_ranks(int64_t ranks, bool counts_weights, bool first_replica) {
   ranks_ = ranks;
   counts_weights_ = counts_weights;
+  first_replica_ = first_replica;
 }
 
 Tensor QuantRegistry::staged_amax() { return {device_.scale ? device_.amax : amax_.data(), Dtype::f32, {sites()}}; }

@@ -53,12 +53,16 @@ class QuantRegistry {
   void set_calibration(int64_t steps) { calibration_steps_ = steps; }
   void set_health(HealthOptions options) { health_options_ = std::move(options); }
 
-  // Returns the site's number. Names, MODULE/TENSOR, are unique. row, col: what its two images are; either may be unquantized.
-  int add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col);
+  // Returns the site's number. Names, MODULE/TENSOR, are unique. row, col: what its two images are; either may be unquantized. copy: another rank of the job quantizes
+  // the same elements, and is the one that checks and measures them.
+  int add(std::string site_name, Role role, const QuantSpec& row, const QuantSpec& col, bool copy = false);
+
+  // Of a weight of which each shard of ZeRO quantizes its own rows: those of one replica check and measure them.
+  void cut_by_rows(int site) { sites_[static_cast<size_t>(site)].by_rows = true; }
 
   // Of a job: x and dy are counted `ranks` times, since every data-parallel rank quantizes as many of its own; weights, which all of them quantize, are checked and
   // measured by one (counts_weights).
-  void set_ranks(int64_t ranks, bool counts_weights);
+  void set_ranks(int64_t ranks, bool counts_weights, bool first_replica);
 
   // Puts the arrays of kernels into device memory (or counts them). Without this call they are the host's own.
   void place(Arena& arena);
@@ -142,6 +146,7 @@ class QuantRegistry {
     Role role;
     QuantSpec row, col;
     bool watched;           // its module matches HealthOptions::modules
+    bool copy, by_rows;
     const QuantSpec& stored() const { return row.quantized() ? row : col; }
   };
   bool gathers_statistics(int64_t step) const { return health_options_.interval > 0 && (step + 1) % health_options_.interval == 0; }
@@ -161,7 +166,7 @@ class QuantRegistry {
   std::vector<int64_t> nonfinite_, early_nonfinite_;
   Counts elements_{};
   int64_t ranks_ = 1;
-  bool counts_weights_ = true;
+  bool counts_weights_ = true, first_replica_ = true;
   int64_t length_ = 16;
   bool most_recent_ = false;
 };

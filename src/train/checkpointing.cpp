@@ -11,24 +11,28 @@
 namespace octet {
 namespace {
 
-// Own rows that exist in a checkpoint: without padding.
-RowRange logical_rows(const Param& p) { return {p.own.first, std::clamp<int64_t>(p.logical_rows - p.own.first, 0, p.own.count)}; }
+// This rank's part of a parameter as a box of the whole tensor, without padding.
+struct OwnBox {
+  Shape offset, shape;
+};
 
-Shape with_rows(const Shape& shape, int64_t rows) { return shape.rank() == 1 ? Shape{rows} : Shape{rows, shape[1]}; }
-
-Shape logical_shape(const Param& p) { return p.shape.rank() == 1 ? Shape{p.logical_rows} : Shape{p.logical_rows, p.shape[1]}; }
+OwnBox own_box(const Param& p) {
+  const int64_t rows = std::clamp<int64_t>(p.logical_rows - p.own.first, 0, p.own.count), first = rows > 0 ? p.first_row + p.own.first : 0;
+  if (p.shape.rank() == 1) return {{first}, {rows}};
+  return {{first, p.first_col}, {rows, p.shape[1]}};
+}
 
 std::vector<ExpectedTensor> expected_model(Engine& engine) {
   std::vector<ExpectedTensor> out;
-  for (const auto& p : engine.model().params()) out.push_back({p->name, Dtype::f32, logical_shape(*p)});
+  for (const auto& p : engine.model().params()) out.push_back({p->name, Dtype::f32, p->whole});
   return out;
 }
 
 std::vector<ExpectedTensor> expected_optimizer(Engine& engine) {
   std::vector<ExpectedTensor> out;
   for (const auto& p : engine.model().params()) {
-    out.push_back({"exp_avg/" + p->name, Dtype::f32, logical_shape(*p)});
-    out.push_back({"exp_avg_sq/" + p->name, Dtype::f32, logical_shape(*p)});
+    out.push_back({"exp_avg/" + p->name, Dtype::f32, p->whole});
+    out.push_back({"exp_avg_sq/" + p->name, Dtype::f32, p->whole});
   }
   return out;
 }
@@ -139,16 +143,16 @@ std::filesystem::path save_run(const std::filesystem::path& checkpoints_dir, int
   const Layout& layout = engine.mesh().layout();
   int64_t number = 0;
   for (const auto& p : engine.model().params()) {
-    // Replicas have the same rows: they take the tensors in turn.
-    if (number++ % layout.replicas != layout.replica) continue;
-    const RowRange own = logical_rows(*p);
-    if (own.count == 0) continue;
+    // Replicas, and ranks of tp with the same part, take the tensors in turn.
+    if (number++ % (layout.replicas * p->copies) != layout.replica * p->copies + p->copy) continue;
+    const OwnBox own = own_box(*p);
+    if (own.shape.elements() == 0) continue;
     const auto add = [&](const char* group, const std::string& tensor, FetchBytes fetch) {
-      TensorToSave t{group, tensor, Dtype::f32, with_rows(logical_shape(*p), own.count)};
+      TensorToSave t{group, tensor, Dtype::f32, own.shape};
       t.fetch = std::move(fetch);
-      if (own.count != p->logical_rows) {
-        t.global_shape = logical_shape(*p);
-        t.offset = p->shape.rank() == 1 ? Shape{own.first} : Shape{own.first, 0};
+      if (own.shape != p->whole) {
+        t.global_shape = p->whole;
+        t.offset = own.offset;
       }
       tensors.push_back(std::move(t));
     };
@@ -210,15 +214,15 @@ RunState read_state(const Checkpoint& c) {
 namespace {
 
 // A parameter's own rows as the checkpoint has them, without padded rows, which are zero.
-void read_logical(const Checkpoint& c, const char* group, const std::string& tensor, const Param& p, float* values) {
-  const RowRange rows = logical_rows(p);
-  if (rows.count > 0) c.read_rows(group, tensor, Dtype::f32, logical_shape(p), rows.first, rows.count, values);
-  std::fill(values + rows.count * p.row_elements(), values + p.own_elements(), 0.0f);
+void read_own(const Checkpoint& c, const char* group, const std::string& tensor, const Param& p, float* values) {
+  const OwnBox own = own_box(p);
+  if (own.shape.elements() > 0) c.read_part(group, tensor, Dtype::f32, p.whole, own.offset, own.shape, values);
+  std::fill(values + own.shape.elements(), values + p.own_elements(), 0.0f);
 }
 
 void read_masters(const Checkpoint& c, Engine& engine) {
   c.check_names("model", expected_model(engine));
-  for (const auto& p : engine.model().params()) write_master(engine.machine(), *p, [&](float* w) { read_logical(c, "model", p->name, *p, w); });
+  for (const auto& p : engine.model().params()) write_master(engine.machine(), *p, [&](float* w) { read_own(c, "model", p->name, *p, w); });
 }
 
 }  // namespace
@@ -255,8 +259,8 @@ std::vector<std::string> restore_run(const Checkpoint& c, Engine& engine) {
   c.check_names("optimizer", expected_optimizer(engine));
   read_masters(c, engine);
   for (const auto& p : engine.model().params()) {
-    write_moment(engine.machine(), p->exp_avg, [&](float* m) { read_logical(c, "optimizer", "exp_avg/" + p->name, *p, m); });
-    write_moment(engine.machine(), p->exp_avg_sq, [&](float* v) { read_logical(c, "optimizer", "exp_avg_sq/" + p->name, *p, v); });
+    write_moment(engine.machine(), p->exp_avg, [&](float* m) { read_own(c, "optimizer", "exp_avg/" + p->name, *p, m); });
+    write_moment(engine.machine(), p->exp_avg_sq, [&](float* v) { read_own(c, "optimizer", "exp_avg_sq/" + p->name, *p, v); });
   }
   const auto device = optional_value<std::string>(c.state(), "device", c.path());
   if (device && *device != device_of(engine.machine())) {

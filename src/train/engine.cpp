@@ -45,10 +45,10 @@ Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_m
   quant_.set_history(config_.precision.amax_history_len.value_or(1024), config_.precision.amax_compute_algo == "most_recent");
   quant_.set_calibration(config_.precision.calibration_steps);
   quant_.set_health({config_.log.stats_interval, config_.log.stats_modules});
-  quant_.set_ranks(mesh_->layout().dp(), mesh_->layout().dp_rank() == 0);
-  model_ = std::make_unique<Model>(config_, quant_, machine_.image_layout());
+  quant_.set_ranks(mesh_->layout().dp(), mesh_->layout().dp_rank() == 0, mesh_->layout().replica == 0);
+  model_ = std::make_unique<Model>(config_, quant_, machine_.image_layout(), TensorParallel(*mesh_, config_.parallel));
   if (machine_.kind() == DeviceKind::cuda) check_recipes(model_->precision(), model_->module_paths(), machine_.capability(), config_.precision.emulate);
-  dp_ = std::make_unique<DataParallel>(*mesh_, config_.parallel, *model_);
+  dp_ = std::make_unique<DataParallel>(*mesh_, config_.parallel, *model_, quant_);
   plan(dump_modules);
   if (memory != Memory::plan_only) allocate(memory == Memory::poisoned);
 }
@@ -77,12 +77,13 @@ void Engine::plan(const std::string& dump_modules) {
     pass.dump = nullptr;
   }
   if (config_.eval.interval > 0) model_->evaluate(pass, batch);
+  dp_->finish_gradients(ctx);
   update(ctx, 0, 0);
   for (const auto& p : model_->params()) {
     plan_.master += p->master.shape.rank() != 0 ? p->master.bytes() : p->remainder.bytes();
     plan_.gradients += (dp_->lends_gradients() ? p->own_grad : p->grad).bytes();
     plan_.moments += p->exp_avg.bytes() + p->exp_avg_sq.bytes();
-    plan_.working += (dp_->lends_weights() ? p->own_working : p->working).bytes() - (p->working.dtype == Dtype::f32 ? p->master.bytes() : 0);
+    plan_.working += (dp_->lends_weights() || p->by_codes ? p->own_working : p->working).bytes() - (p->working.dtype == Dtype::f32 ? p->master.bytes() : 0);
   }
   for (size_t slot = 0; slot < unit_slots; ++slot) {
     plan_.lent_grads[slot] = lent_grads[slot].high_water_bytes();
@@ -107,6 +108,7 @@ void Engine::plan(const std::string& dump_modules) {
 
 void Engine::allocate_parameters(Arena& parameters, Arena& offloaded, Arena& images, Model::Slots& grads, Model::Slots& working) {
   model_->allocate({parameters, offloads() ? offloaded : parameters, images, dp_->lends_gradients() ? &grads : nullptr, dp_->lends_weights() ? &working : nullptr});
+  dp_->allocate(parameters);
 }
 
 void Engine::allocate_state(Arena& arena) {
@@ -178,7 +180,8 @@ void Engine::weights_loaded(int64_t next_step) {
   set_work({static_cast<uint64_t>(next_step), 0}, 0, next_step);
   model_->refresh_working(ctx);
   if (dp_->alone()) model_->refresh_images(ctx, quant_, false);
-  dp_->weights_changed(ctx, false);
+  Ctx weights = weight_context(ctx);
+  dp_->weights_changed({ctx, weights, quant_}, false);
 }
 
 DeviceCopies Engine::device_copies() {
@@ -194,17 +197,17 @@ void Engine::join_ranks() {
 TokenBatch Engine::upload(const data::MicroBatch& given) {
   // A GPU takes whole micro-batches only: the last one of a validation set may be shorter, and would make products that nothing has planned. Rows without loss
   // fill it up.
-  data::MicroBatch filled;
   const auto whole = static_cast<size_t>(config_.batch.micro * config_.data.seq_len);
-  const bool is_short = machine_.kind() == DeviceKind::cuda && given.tokens.size() < whole;
+  // So do gathered codes, whose blocks of tokens would be cut elsewhere.
+  const bool is_short = (machine_.kind() == DeviceKind::cuda || config_.parallel.fp8_activation_gather) && given.tokens.size() < whole;
   if (is_short) {
-    filled = given;
-    filled.tokens.resize(whole, 0);
-    filled.labels.resize(whole, -1);
-    filled.document_start.resize(whole, 0);
-    for (size_t i = filled.positions.size(); i < whole; ++i) filled.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(given.seq_len)));
+    filled_ = given;
+    filled_.tokens.resize(whole, 0);
+    filled_.labels.resize(whole, -1);
+    filled_.document_start.resize(whole, 0);
+    for (size_t i = filled_.positions.size(); i < whole; ++i) filled_.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(given.seq_len)));
   }
-  const data::MicroBatch& b = is_short ? filled : given;
+  const data::MicroBatch& b = is_short ? filled_ : given;
   const std::vector<int32_t>* host[4] = {&b.tokens, &b.labels, &b.positions, &b.document_start};
   Tensor t[4];
   for (size_t i = 0; i < 4; ++i) {
@@ -247,7 +250,7 @@ void Engine::update(Ctx& ctx, double lr, int64_t step) {
   {
     Span span(ctx.tracer, "gradient norm", "");
     gradient_squares(ctx, model_->params(), scalars_.squares);
-    if (!ctx.planning()) dp_->sum_scalars(scalars_.loss_sums, scalars_.squares, quant_);
+    if (!ctx.planning() && !dp_->alone()) dp_->sum_scalars(scalars_.loss_sums, scalars_.squares, quant_);
     ops::decide_step(ctx, {scalars_.loss_sums, scalars_.squares, static_cast<int64_t>(model_->params().size()), quant_.sites() > 0 ? static_cast<const int64_t*>(quant_.staged_nonfinite().data) : nullptr, quant_.sites(), config_.optim.clip_norm}, scalars_.outcome);
   }
   Span span(ctx.tracer, "optimizer", "");
@@ -350,7 +353,7 @@ StepResult Engine::step(const data::StepBatch& batch, int64_t step, Dump* dump) 
   push_quant_state();
   set_work({static_cast<uint64_t>(step) + 1, 0}, 0, step + 1);
   if (dp_->alone()) model_->refresh_images(ctx, quant_, config_.optim.fused_images);
-  dp_->weights_changed(ctx, true);
+  dp_->weights_changed({ctx, weights, quant_}, true);
   return r;
 }
 
@@ -360,7 +363,7 @@ void Engine::merge_statistics() {
   std::vector<ImageHealth>& own = quant_.statistics();
   const std::string mine(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(ImageHealth));
   std::fill(own.begin(), own.end(), ImageHealth{});
-  for (const std::string& theirs : exchange(*mesh_->dp_host(), mine)) {
+  for (const std::string& theirs : exchange(*mesh_->all(), mine)) {
     for (size_t i = 0; i < own.size(); ++i) {
       ImageHealth part;
       std::memcpy(&part, theirs.data() + i * sizeof part, sizeof part);
@@ -391,7 +394,7 @@ double Engine::evaluate(const std::vector<data::MicroBatch>& batches) {
     std::fill(silent.labels.begin(), silent.labels.end(), -1);
     model_->evaluate(pass, upload(silent));
   }
-  if (!dp_->alone()) mesh_->dp()->wait(mesh_->dp()->all_reduce({scalars_.loss_sums, Dtype::f64, {2}}, Reduce::sum));
+  if (mesh_->dp()) mesh_->dp()->wait(mesh_->dp()->all_reduce({scalars_.loss_sums, Dtype::f64, {2}}, Reduce::sum));
   double loss = 0;
   machine_.copy_out(&loss, scalars_.loss_sums, sizeof loss);
   return valid ? loss / static_cast<double>(valid) : 0.0;

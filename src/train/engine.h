@@ -163,6 +163,7 @@ class Engine {
   Work* work_ = nullptr;
   std::map<BatchKind, RecordedBatch> recorded_;
   size_t recordings_ = 0;
+  data::MicroBatch filled_;   // a short one, made whole
   Tensor ids_[4];   // a micro-batch's tokens, labels, positions and document starts on a device; empty on the CPU
   int64_t updates_ = 0;
   Tracer* tracer_ = nullptr;

@@ -29,7 +29,7 @@ TEST_P(Directional, EveryParameter) {
   engine.step(split_batch(c, c.batch.samples), 0);
   set_weights(engine, c);  // undo the update; gradients stay
   for (const auto& p : engine.model().params()) {
-    const auto n = static_cast<size_t>(p->logical_elements());
+    const auto n = static_cast<size_t>(p->whole.elements());
     const std::vector<float> origin(p->master.as<float>(), p->master.as<float>() + n);
     double norm_g = 0, norm_w = 0;
     for (size_t i = 0; i < n; ++i) {

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "comm/world.h"
+#include "numerics/bf16.h"
 
 namespace octet::comm_checks {
 
@@ -23,7 +24,9 @@ inline uint64_t scramble(uint64_t x) {
 template <class T>
 T value(int rank, int test, int64_t i) {
   const uint64_t h = scramble((static_cast<uint64_t>(test) << 48) ^ (static_cast<uint64_t>(rank) << 40) ^ static_cast<uint64_t>(i));
-  if constexpr (std::is_integral_v<T>) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return to_bf16(value<float>(rank, test, i));
+  } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(h);
   } else {
     if (h % 97 == 0) return std::numeric_limits<T>::quiet_NaN();
@@ -57,7 +60,20 @@ std::vector<T> filled(int rank, int test, int64_t count) {
 
 template <class T>
 bool same(T a, T b) {   // any NaN is any other: which of two an addition keeps is the compiler's choice
-  return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);
+  if constexpr (std::is_same_v<T, bf16>) {
+    return same(to_float(a), to_float(b));
+  } else {
+    return std::memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);
+  }
+}
+
+template <class T>
+auto shown(T x) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return to_float(x);
+  } else {
+    return x;
+  }
 }
 
 template <class T>
@@ -65,25 +81,31 @@ void expect(const Comm& comm, const char* what, const std::vector<T>& x, int64_t
   for (int64_t i = first; i < first + count; ++i) {
     if (same(x[static_cast<size_t>(i)], want(i))) continue;
     throw std::runtime_error(fmt::format("{} of {} {} in group {} of {}: rank {} has {} at {}, not {}", what, x.size(), name(dtype_of<T>()), comm.name(), comm.size(), comm.rank(),
-                                         x[static_cast<size_t>(i)], i, want(i)));
+                                         shown(x[static_cast<size_t>(i)]), i, shown(want(i))));
   }
 }
 
 // What the ranks of a group make of element i. Values depend on the world's ranks.
 template <class T>
 T reduced(const std::vector<int>& ranks, int test, Reduce op, int64_t i) {
-  T all = value<T>(ranks[0], test, i);
-  for (size_t k = 1; k < ranks.size(); ++k) {
-    const T x = value<T>(ranks[k], test, i);
-    if (op == Reduce::max) {
-      if (all == all && (x != x || x > all)) all = x;
-    } else if constexpr (std::is_integral_v<T>) {
-      all = static_cast<T>(static_cast<uint64_t>(all) + static_cast<uint64_t>(x));
-    } else {
-      all = all + x;
+  if constexpr (std::is_same_v<T, bf16>) {   // a sum in FP32, rounded once
+    float all = to_float(value<bf16>(ranks[0], test, i));
+    for (size_t k = 1; k < ranks.size(); ++k) all += to_float(value<bf16>(ranks[k], test, i));
+    return to_bf16(all);
+  } else {
+    T all = value<T>(ranks[0], test, i);
+    for (size_t k = 1; k < ranks.size(); ++k) {
+      const T x = value<T>(ranks[k], test, i);
+      if (op == Reduce::max) {
+        if (all == all && (x != x || x > all)) all = x;
+      } else if constexpr (std::is_integral_v<T>) {
+        all = static_cast<T>(static_cast<uint64_t>(all) + static_cast<uint64_t>(x));
+      } else {
+        all = all + x;
+      }
     }
+    return all;
   }
-  return all;
 }
 
 template <class T>
@@ -106,11 +128,12 @@ inline Pieces pieces(int64_t count, int n, int kind) {
   return p;
 }
 
-inline void check_reduce_scatter(Comm& comm, const std::vector<int>& ranks, int test, int64_t count, int kind) {
-  std::vector<float> x = filled<float>(ranks[static_cast<size_t>(comm.rank())], test, count);
+template <class T>
+void check_reduce_scatter(Comm& comm, const std::vector<int>& ranks, int test, int64_t count, int kind) {
+  std::vector<T> x = filled<T>(ranks[static_cast<size_t>(comm.rank())], test, count);
   const Pieces p = pieces(count, comm.size(), kind);
   comm.wait(comm.reduce_scatter(tensor(x), p));
-  expect<float>(comm, "reduce_scatter", x, p.first(comm.rank()), p.count(comm.rank()), [&](int64_t i) { return reduced<float>(ranks, test, Reduce::sum, i); });
+  expect<T>(comm, "reduce_scatter", x, p.first(comm.rank()), p.count(comm.rank()), [&](int64_t i) { return reduced<T>(ranks, test, Reduce::sum, i); });
 }
 
 template <class T>
@@ -139,7 +162,9 @@ inline void check_group(Comm& comm, const std::vector<int>& ranks, bool large) {
     const bool small = count < 100000;
     check_all_reduce<float>(comm, ranks, ++test, count, Reduce::sum);
     if (small) check_all_reduce<float>(comm, ranks, ++test, count, Reduce::max);
-    for (int kind = 0; kind < (small ? 4 : 2); ++kind) check_reduce_scatter(comm, ranks, ++test, count, kind);
+    check_all_reduce<bf16>(comm, ranks, ++test, count, Reduce::sum);
+    for (int kind = 0; kind < (small ? 4 : 2); ++kind) check_reduce_scatter<float>(comm, ranks, ++test, count, kind);
+    check_reduce_scatter<bf16>(comm, ranks, ++test, count, 1);
     check_all_gather<uint8_t>(comm, ranks, ++test, count, 0);
     check_broadcast<uint16_t>(comm, ranks, ++test, count, static_cast<int>(count) % comm.size());
     if (!small) continue;

@@ -122,7 +122,8 @@ TEST(Local, senseless_calls_are_refused) {
     EXPECT_THROW(world.group("g", {0, 1, 2}), Error);
     const auto comm = world.group("dp", {0, 1});
     std::vector<float> x(64);
-    EXPECT_THROW(comm->all_reduce({x.data(), Dtype::bf16, {64}}, Reduce::sum), Error);
+    EXPECT_THROW(comm->all_reduce({x.data(), Dtype::bf16, {64}}, Reduce::max), Error);
+    EXPECT_THROW(comm->all_reduce({x.data(), Dtype::u8, {64}}, Reduce::sum), Error);
     EXPECT_THROW(comm->reduce_scatter({x.data(), Dtype::f64, {8}}, Pieces{{0, 4, 8}}), Error);
     EXPECT_THROW(comm->all_gather(tensor(x), Pieces{{0, 64}}), Error);
     EXPECT_THROW(comm->all_gather(tensor(x), Pieces{{0, 65, 64}}), Error);

@@ -163,18 +163,37 @@ TEST(Validate, TracedSteps) {
 }
 
 TEST(Validate, WhatThisBuildCannotDo) {
-  for (const char* key : {"tp", "pp", "cp", "ep", "etp"}) {
+  for (const char* key : {"pp", "cp", "ep", "etp"}) {
     nlohmann::json values = small_config();
     values["parallel"][key] = 2;
-    EXPECT_EQ(error_of([&] { validated(values); }), std::string("parallel.") + key + ": 2, but this version has data parallelism only (set it to 1)");
+    EXPECT_EQ(error_of([&] { validated(values); }), std::string("parallel.") + key + ": 2, but this version has data and tensor parallelism only (set it to 1)");
   }
   for (const int zero : {0, 1, 2, 3}) EXPECT_NO_THROW(validated(patched(fmt::format(R"({{"parallel": {{"zero": {}}}}})", zero).c_str())));
-  EXPECT_EQ(validate_error(R"({"parallel": {"sequence_parallel": true}})"),
-            "parallel.sequence_parallel: true, but this version has data parallelism only (set it to false)");
   EXPECT_EQ(validate_error(R"({"recompute": {"modules": ["norm", "block"], "swiglu_inputs": "fp8"}})"),
             "recompute.swiglu_inputs: \"fp8\", but recompute.modules has \"block\", which keeps none of them (set it to \"bf16\", or take \"block\" from the list)");
   EXPECT_EQ(validate_error(R"({"optim": {"master_weights": "bf16_remainder"}, "precision": {"recipe": "fp32"}})"),
             "optim.master_weights: \"bf16_remainder\", but the recipe fp32 has no BF16 weights (set it to \"fp32\", or choose another recipe)");
+}
+
+TEST(Validate, TensorParallelism) {
+  nlohmann::json values = small_config();
+  values["model"]["num_attention_heads"] = 12;
+  values["model"]["num_key_value_heads"] = 4;
+  values["model"]["head_dim"] = 32;
+  values["model"]["intermediate_size"] = 128;
+  const auto with = [&](int tp, bool sequence = false, bool codes = false) {
+    nlohmann::json v = values;
+    v["parallel"] = {{"tp", tp}, {"sequence_parallel", sequence}, {"fp8_activation_gather", codes}};
+    return v;
+  };
+  const auto refused = [&](const nlohmann::json& v) { return error_of([&] { validated(v); }); };
+  for (const int tp : {1, 2, 4}) EXPECT_NO_THROW(validated(with(tp))) << tp;
+  EXPECT_NO_THROW(validated(with(4, true, true)));
+  EXPECT_EQ(refused(with(8)), "parallel.tp: 8, which does not divide the 12 attention heads (set it to a divisor)");
+  EXPECT_EQ(refused(with(3)), "parallel.tp: 3, which neither divides the 4 key/value heads nor is a multiple of them (set it to a divisor or a multiple)");
+  EXPECT_EQ(refused(with(12)), "parallel.tp: 12, which leaves less than 16 of the 128 features of the MLP to a rank (lower it)");
+  EXPECT_EQ(refused(with(1, true)), "parallel.sequence_parallel: true, but parallel.tp is 1 (set it to false, or parallel.tp to more than 1)");
+  EXPECT_EQ(refused(with(2, false, true)), "parallel.fp8_activation_gather: true, but without parallel.sequence_parallel nothing is gathered (set it to false)");
 }
 
 TEST(Validate, ChecksConfigsAssembledInCode) {

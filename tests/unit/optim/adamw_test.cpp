@@ -17,7 +17,7 @@ class Adamw : public ::testing::Test {
   Adamw() { ctx.seed = 1; }
 
   Param& add(const char* name, Shape shape, bool decay, Dtype compute = Dtype::bf16) {
-    params.push_back(std::make_unique<Param>(Param{name, shape, shape[0], Init::normal, decay, {0, shape[0]}}));
+    params.push_back(std::make_unique<Param>(Param{name, shape, shape[0], Init::normal, decay, {0, shape[0]}, shape}));
     Param& p = *params.back();
     allocate(p, {&memory, &memory}, {compute});
     for (const Tensor* t : {&p.grad, &p.exp_avg, &p.exp_avg_sq}) std::memset(t->data, 0, t->bytes());
@@ -139,7 +139,7 @@ TEST_F(Adamw, own_rows_are_those_of_the_whole) {
   const StepKey key{4, 0};
   ctx.key = &key;
   const auto make = [&](const char* name, Shape shape, RowRange own) -> Param& {
-    params.push_back(std::make_unique<Param>(Param{name, shape, shape[0], Init::normal, true, own}));
+    params.push_back(std::make_unique<Param>(Param{name, shape, shape[0], Init::normal, true, own, shape}));
     Param& p = *params.back();
     allocate(p, {&memory, &memory}, {Dtype::bf16, false, Dtype::bf16});
     const int64_t first = own.first * p.row_elements();

@@ -1,99 +1,13 @@
 // Data parallelism: ranks as threads (comm/world.h) against one rank that has the whole batch.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
-#include <mutex>
 
-#include "comm/world.h"
-#include "unit/train/small_run.h"
+#include "unit/train/deaf_world.h"
+#include "unit/train/parallel_run.h"
 
 namespace octet::test {
 namespace {
-
-// Matrices of one to three groups of 128 rows, so that shards are whole, uneven and empty ones.
-RunConfig parallel_config(const std::string& recipe) {
-  RunConfig c = small_config(recipe);
-  c.model.vocab_size = 300;
-  c.model.intermediate_size = 384;
-  c.batch.global = 16;
-  c.run.threads = 1;
-  validate(c);
-  return c;
-}
-
-struct Layouted {
-  int dp;
-  int64_t zero, replicate;
-  bool overlap = true;
-};
-
-data::StepBatch share(const data::StepBatch& whole, const Layout& l) {
-  data::StepBatch own;
-  for (size_t m = static_cast<size_t>(l.dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(l.dp())) {
-    own.micro.push_back(whole.micro[m]);
-    own.valid_tokens += whole.micro[m].valid_tokens;
-  }
-  return own;
-}
-
-// What ranks see of a run, put together from all of them.
-struct Seen {
-  std::vector<StepResult> steps;               // the first rank's
-  std::vector<std::vector<float>> gradients;   // of the first step, by parameter
-  std::vector<std::vector<float>> masters;     // at the end
-  std::vector<double> scales;
-  double validation = 0;
-  std::vector<QuantRegistry::Total> totals;
-};
-
-void collect(const Engine& e, const Tensor Param::*tensor, std::vector<std::vector<float>>& all) {
-  const auto& params = const_cast<Engine&>(e).model().params();
-  all.resize(params.size());
-  for (size_t i = 0; i < params.size(); ++i) {
-    const Param& p = *params[i];
-    all[i].resize(static_cast<size_t>(p.shape.elements()));
-    const float* own = (p.*tensor).as<float>();
-    std::copy(own, own + p.own_elements(), all[i].begin() + p.own.first * p.row_elements());
-  }
-}
-
-// delay_s: that much longer takes every operation between the ranks.
-Seen run(RunConfig c, const Layouted& layout, int64_t steps, double delay_s = 0) {
-  c.parallel.zero = layout.zero;
-  c.parallel.dp_replicate = layout.replicate;
-  c.parallel.overlap = layout.overlap;
-  Seen seen;
-  std::mutex mutex;
-  run_local_ranks(layout.dp, [&](World& world) {
-    const Mesh mesh(c, world);
-    Engine e(c, Engine::Memory::poisoned, {}, &mesh);
-    for (int64_t s = 0; s < steps; ++s) {
-      const StepResult r = e.step(share(random_step(c, s), mesh.layout()), s);
-      const std::lock_guard lock(mutex);
-      if (mesh.first()) seen.steps.push_back(r);
-      if (s == 0) collect(e, &Param::own_grad, seen.gradients);
-    }
-    const double validation = e.evaluate(random_step(c, 50).micro);
-    const std::lock_guard lock(mutex);
-    collect(e, &Param::master, seen.masters);
-    if (!mesh.first()) return;
-    seen.validation = validation;
-    seen.totals = e.quant().totals();
-    seen.scales.assign(e.quant().scales().begin(), e.quant().scales().end());
-  }, delay_s);
-  return seen;
-}
-
-double relative_l2(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    norm += static_cast<double>(b[i]) * b[i];
-  }
-  return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
-}
 
 // dp 2 and 4, every level of ZeRO, replicas of shards.
 const std::vector<Layouted> layouts{{2, 0, 1}, {2, 1, 1}, {2, 2, 1}, {2, 3, 1}, {4, 0, 1}, {4, 1, 1}, {4, 2, 1}, {4, 3, 1}, {4, 1, 2}, {4, 3, 2}};
@@ -141,11 +55,6 @@ void expect_same_bits(const Seen& got, const Seen& want, const std::string& wher
   }
   EXPECT_TRUE(got.scales == want.scales) << where;
   EXPECT_EQ(got.validation, want.validation) << where;
-}
-
-void expect_same_counts(const Seen& got, const Seen& want) {
-  ASSERT_EQ(got.totals.size(), want.totals.size());
-  for (size_t i = 0; i < want.totals.size(); ++i) EXPECT_EQ(got.totals[i].elements, want.totals[i].elements);
 }
 
 // Levels of ZeRO differ in what ranks keep and when they move it. With one micro-batch a rank all sum the same numbers in the same order: the same bits. With
@@ -212,37 +121,6 @@ TEST(DataParallel, AStepThatIsNotFiniteOnOneRankIsSkippedByAll) {
     });
   }
 }
-
-// A group whose operations do nothing, as if its ranks were others than the mesh says.
-class DeafComm : public Comm {
- public:
-  DeafComm(const std::string& name, int rank, int size) : Comm(name, rank, size) {}
-  Ticket all_reduce(const Tensor&, Reduce) override { return 0; }
-  Ticket reduce_scatter(const Tensor&, const Pieces&) override { return 0; }
-  Ticket all_gather(const Tensor&, const Pieces&) override { return 0; }
-  Ticket broadcast(const Tensor&, int) override { return 0; }
-  void wait(Ticket) override {}
-  TrafficTable traffic() const override { return {}; }
-};
-
-class WorldWithADeafGroup : public World {
- public:
-  WorldWithADeafGroup(World& world, std::string deaf) : world_(world), deaf_(std::move(deaf)) {
-    rank_ = world.rank();
-    size_ = world.size();
-    hosts_ = world.hosts();
-  }
-  std::unique_ptr<Comm> group(const std::string& name, const std::vector<int>& ranks) override {
-    if (name != deaf_) return world_.group(name, ranks);
-    return std::make_unique<DeafComm>(name, static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin()), static_cast<int>(ranks.size()));
-  }
-  void set_deadline(double seconds) override { world_.set_deadline(seconds); }
-  void poison(ExitCode code, const std::string& what) override { world_.poison(code, what); }
-
- private:
-  World& world_;
-  std::string deaf_;
-};
 
 TEST(DataParallel, TheProofFindsGradientsThatAreSummedOverTheWrongRanks) {
   for (const int64_t zero : {0, 1, 2, 3}) {

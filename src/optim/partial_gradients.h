@@ -1,0 +1,24 @@
+// PartialGradients: gradients of which the ranks of tp have addends (TpGradient): of norms whose tokens or heads are cut, and of key/value heads that several ranks have. Summed once a
+// step, behind the sums over the data-parallel ranks, of the own rows.
+#pragma once
+#include <vector>
+
+#include "comm/mesh.h"
+#include "core/context.h"
+#include "model/param.h"
+
+namespace octet {
+
+class PartialGradients {
+ public:
+  // mesh and parameters outlive it.
+  PartialGradients(const Mesh& mesh, const std::vector<std::unique_ptr<Param>>& params);
+  // The own rows of all of them are sums then. Small ones travel as one, through scratch memory.
+  void sum(Ctx& ctx) const;
+
+ private:
+  const Mesh& mesh_;
+  std::vector<const Param*> of_tp_, of_kv_;
+};
+
+}  // namespace octet

@@ -1,0 +1,80 @@
+#include "optim/weight_codes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/reduce.h"
+
+namespace octet {
+namespace {
+
+Tensor codes_of(const Operand& image) { return {image.data.data, Dtype::u8, {image.data.rows, image.data.cols}}; }
+
+}  // namespace
+
+WeightCodes::WeightCodes(const Mesh& mesh, Model& model, const std::map<const Param*, Pieces>& pieces, QuantRegistry& quant) : mesh_(mesh), pieces_(pieces) {
+  const std::vector<Param*>& first = model.units().front().params;   // the embedding's
+  for (const Unit& u : model.units()) {
+    std::vector<Weight>& weights = units_.emplace_back();
+    for (const Linear* l : u.linears) {
+      if (!l->recipe().w_row.quantized()) continue;
+      if (!l->images_by_rows()) {
+        throw Error(ExitCode::config, fmt::format("true, but {} with recipe {} has two images of each weight, which together are no smaller than BF16", l->module(), l->recipe().name),
+                    "parallel.fp8_param_gather", "set it to false, or choose tensorwise, delayed or blockwise");
+      }
+      for (size_t i = 0; i < l->parts().size(); ++i) {
+        Param* p = l->parts()[i].weight;
+        if (&u == &model.units().front() || std::find(first.begin(), first.end(), p) != first.end()) continue;   // the embedding reads it
+        p->by_codes = true;
+        quant.cut_by_rows(l->parts()[i].site_w);
+        // Scales of the whole tensor come from the first shard that has rows.
+        Pieces scales{{0}};
+        const QuantSpec& s = l->recipe().w_row;
+        const Pieces& rows = pieces.at(p);
+        for (int shard = 0; shard < mesh.layout().shards; ++shard) {
+          const int64_t end = rows.begin[static_cast<size_t>(shard) + 1] / p->row_elements();
+          scales.begin.push_back(s.block_rows == 0 ? std::min<int64_t>(end, 1) : (end + s.block_rows - 1) / s.block_rows * block_count(p->row_elements(), s.block_cols));
+        }
+        weights.push_back({l, i, {}, scales});
+      }
+    }
+  }
+}
+
+void WeightCodes::allocate(Arena& arena) {
+  int64_t all = 0, number = 0;
+  for (const auto& weights : units_) all += static_cast<int64_t>(weights.size());
+  maxima_ = arena.alloc(Dtype::f32, {all});
+  for (auto& weights : units_) {
+    for (Weight& w : weights) w.amax = {maxima_.data ? maxima_.as<float>() + number++ : nullptr, Dtype::f32, {1}};
+  }
+}
+
+void WeightCodes::exchange_maxima(Ctx& ctx, QuantRegistry& quant) {
+  bool any = false;
+  ops::zero(ctx, maxima_);
+  for (const auto& weights : units_) {
+    for (const Weight& w : weights) {
+      if (!w.linear->needs_weight_amax(w.of(), quant)) continue;
+      any = true;
+      if (w.of().weight->own_elements() > 0) ops::shared_amaxes(ctx, w.of().weight->own_working, w.linear->recipe().w_row, false, w.amax);
+    }
+  }
+  if (!any) return;
+  for (Comm* group : {mesh_.shards(), mesh_.tp()}) {
+    if (group) group->wait(group->all_reduce(maxima_, Reduce::max));
+  }
+}
+
+void WeightCodes::start(Ctx& ctx, QuantRegistry& quant, size_t unit, bool again, std::vector<Comm::Ticket>& tickets) {
+  for (const Weight& w : units_[unit]) {
+    const Linear::Part& part = w.of();
+    w.linear->quantize_own_rows(ctx, quant, part, w.linear->needs_weight_amax(part, quant) ? w.amax : Tensor{}, again);
+    tickets.push_back(mesh_.shards()->all_gather(codes_of(part.w_row), pieces_.at(part.weight)));
+    const Tensor& scales = part.w_row.scale_inv;
+    tickets.push_back(mesh_.shards()->all_gather({scales.data, Dtype::f32, {scales.elements()}}, w.scales));
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,39 @@
+// WeightCodes: gathers of quantized weights as codes and scales (parallel.fp8_param_gather). Each shard quantizes its rows with the scales of the whole tensor, so that images are bit for bit those that
+// gathered BF16 weights would give, for half the bytes; other shards' rows of the BF16 weights are never there. As Megatron-LM's --fp8-param-gather.
+#pragma once
+#include <map>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "model/model.h"
+
+namespace octet {
+
+class WeightCodes {
+ public:
+  // Chooses the weights: of quantized linears, but for one that is the embedding too. Marks them (Param::by_codes), before memory is allocated. Errors: Error(config)
+  // for a recipe with two images of a weight, which together are no smaller than BF16. mesh, model and pieces outlive it.
+  WeightCodes(const Mesh& mesh, Model& model, const std::map<const Param*, Pieces>& pieces, QuantRegistry& quant);
+
+  // Of the maxima of the weights, one each.
+  void allocate(Arena& arena);
+  // Weights have changed: the maxima of those that scale by their own are exchanged, all at once. Waits.
+  void exchange_maxima(Ctx& ctx, QuantRegistry& quant);
+  // Quantizes the own rows of the unit's weights, and starts the gathers of codes and scales. again: they were quantized in this step before.
+  void start(Ctx& ctx, QuantRegistry& quant, size_t unit, bool again, std::vector<Comm::Ticket>& tickets);
+
+ private:
+  struct Weight {
+    const Linear* linear;
+    size_t part;
+    Tensor amax;
+    Pieces scales;
+    const Linear::Part& of() const { return linear->parts()[part]; }
+  };
+  const Mesh& mesh_;
+  const std::map<const Param*, Pieces>& pieces_;
+  std::vector<std::vector<Weight>> units_;
+  Tensor maxima_;
+};
+
+}  // namespace octet

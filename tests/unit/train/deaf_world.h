@@ -1,0 +1,42 @@
+// A world with a group that does not do what it says.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "comm/world.h"
+
+namespace octet::test {
+
+// A group whose operations do nothing, as if its ranks were others than the mesh says.
+class DeafComm : public Comm {
+ public:
+  DeafComm(const std::string& name, int rank, int size) : Comm(name, rank, size) {}
+  Ticket all_reduce(const Tensor&, Reduce) override { return 0; }
+  Ticket reduce_scatter(const Tensor&, const Pieces&) override { return 0; }
+  Ticket all_gather(const Tensor&, const Pieces&) override { return 0; }
+  Ticket broadcast(const Tensor&, int) override { return 0; }
+  void wait(Ticket) override {}
+  TrafficTable traffic() const override { return {}; }
+};
+
+class WorldWithADeafGroup : public World {
+ public:
+  WorldWithADeafGroup(World& world, std::string deaf) : world_(world), deaf_(std::move(deaf)) {
+    rank_ = world.rank();
+    size_ = world.size();
+    hosts_ = world.hosts();
+  }
+  std::unique_ptr<Comm> group(const std::string& name, const std::vector<int>& ranks) override {
+    if (name != deaf_) return world_.group(name, ranks);
+    return std::make_unique<DeafComm>(name, static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin()), static_cast<int>(ranks.size()));
+  }
+  void set_deadline(double seconds) override { world_.set_deadline(seconds); }
+  void poison(ExitCode code, const std::string& what) override { world_.poison(code, what); }
+
+ private:
+  World& world_;
+  std::string deaf_;
+};
+
+}  // namespace octet::test
