@@ -330,4 +330,18 @@ void shared_amaxes(Ctx& ctx, const MatrixView& source, const QuantSpec& spec, bo
   if (!ctx.planning()) block_amax(ctx, x, g, amax.as<float>(), scratch);
 }
 
+void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes) {
+  if (ctx.planning()) return;
+  parallel_tiles(ctx.pool(), codes.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) codes.as<uint8_t>()[i] = e8m0_encode_rz(scale_inv.as<float>()[i]);
+  });
+}
+
+void widen_scales(Ctx& ctx, const Tensor& codes, const Tensor& scale_inv) {
+  if (ctx.planning()) return;
+  parallel_tiles(ctx.pool(), codes.elements(), 1 << 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) scale_inv.as<float>()[i] = e8m0_decode(codes.as<uint8_t>()[i]);
+  });
+}
+
 }  // namespace octet::cpu

@@ -39,6 +39,8 @@ void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to);
 void add(Ctx& ctx, const Tensor& from, const Tensor& to);
+void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes);
+void widen_scales(Ctx& ctx, const Tensor& codes, const Tensor& scale_inv);
 void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control);
 void adamw_quantize(Ctx& ctx, const AdamwUpdate& update, const AdamwStep& step, const StepControl* control, const QuantizedOut& images);
 void decide_step(Ctx& ctx, const StepInputs& inputs, StepOutcome* outcome);

@@ -166,6 +166,14 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   if (!ctx.planning() && from.elements() != 0) launch_add(stream(ctx), from.as<float>(), to.as<float>(), from.elements());
 }
 
+void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes) {
+  if (!ctx.planning() && codes.elements() != 0) launch_narrow_scales(stream(ctx), scale_inv.as<float>(), codes.as<uint8_t>(), codes.elements());
+}
+
+void widen_scales(Ctx& ctx, const Tensor& codes, const Tensor& scale_inv) {
+  if (!ctx.planning() && codes.elements() != 0) launch_widen_scales(stream(ctx), codes.as<uint8_t>(), scale_inv.as<float>(), codes.elements());
+}
+
 static AdamwParams adamw_params(const Ctx& ctx, const AdamwUpdate& u, const AdamwStep& step, const StepControl* control) {
   const AdamwTensors& t = u.tensors;
   AdamwParams p{static_cast<float*>(t.master.data), words(t.remainder), t.m.data, t.v.data, t.grad.as<float>(), words(t.working), t.grad.elements(), element_numbers(t.place, t.grad.cols()),

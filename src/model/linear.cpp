@@ -63,7 +63,7 @@ QuantTarget again(QuantTarget t) {
   return t;
 }
 
-Tensor codes_of(const Operand& image) { return {image.data.data, Dtype::u8, {image.data.rows, image.data.cols}}; }
+Tensor codes_of(const Operand& image) { return {image.data.data, image.data.dtype, {image.data.rows, image.data.cols}}; }
 
 }  // namespace
 
@@ -170,6 +170,14 @@ Operand Linear::gathered(Ctx& ctx, Arena& arena, const QuantSpec& spec, const Op
                 "parallel.fp8_activation_gather", "set it to false, or change batch.micro or data.seq_len");
   }
   const int64_t rows = mine.count / whole.block_rows;
+  if (spec.scale == ScaleKind::e8m0) {
+    Arena::Scope scope(ctx.scratch());
+    const Tensor narrow = ctx.scratch().alloc(Dtype::e8m0, whole.scale_inv.shape);
+    ops::narrow_scales(ctx, own.scale_inv, narrow.slice_rows(tp_.rank * rows, rows));
+    tp_.gather(ctx, narrow);
+    ops::widen_scales(ctx, narrow, whole.scale_inv);
+    return whole;
+  }
   ops::copy(ctx, own.scale_inv, whole.scale_inv.slice_rows(tp_.rank * rows, rows));
   tp_.gather(ctx, whole.scale_inv);
   return whole;

@@ -243,6 +243,21 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   OCTET_FORWARD(add, ctx, from, to);
 }
 
+static void check_scales(const char* op, const Tensor& scale_inv, const Tensor& codes) {
+  OCTET_CHECK(scale_inv.elements() == codes.elements() && scale_inv.dtype == Dtype::f32 && codes.dtype == Dtype::e8m0, "{}: {} {} and {} {}, as many f32 and e8m0 expected", op, scale_inv.elements(),
+              name(scale_inv.dtype), codes.elements(), name(codes.dtype));
+}
+
+void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes) {
+  check_scales("narrow_scales", scale_inv, codes);
+  OCTET_FORWARD(narrow_scales, ctx, scale_inv, codes);
+}
+
+void widen_scales(Ctx& ctx, const Tensor& codes, const Tensor& scale_inv) {
+  check_scales("widen_scales", scale_inv, codes);
+  OCTET_FORWARD(widen_scales, ctx, codes, scale_inv);
+}
+
 void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control) {
   for (const AdamwUpdate& u : updates) check_adamw("adamw", ctx, u.tensors);
   OCTET_FORWARD(adamw, ctx, updates, step, control);

@@ -54,5 +54,8 @@ void quantize(Ctx& ctx, const MatrixView& x, const QuantizedOut& out);
 void shared_amaxes(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, bool column, const Tensor& amax);
 // out = round(decode(q) * scale_inv): the stored matrix of a row image. out: bf16 or f32, of its rows and columns, any ld.
 void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out);
+// Scales that are powers of two (E8M0) as they travel: codes [n] e8m0 of scale_inv [n] f32, a quarter of the bytes; and back. Exact.
+void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes);
+void widen_scales(Ctx& ctx, const Tensor& codes, const Tensor& scale_inv);
 }  // namespace ops
 }  // namespace octet

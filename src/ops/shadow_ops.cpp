@@ -256,6 +256,16 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   m.run(cuda::add, cpu::add, m.in(from), m.out("to", to));
 }
 
+void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes) {
+  Mirror m(ctx, "narrow_scales");
+  m.run(cuda::narrow_scales, cpu::narrow_scales, m.in(scale_inv), m.out("codes", codes));
+}
+
+void widen_scales(Ctx& ctx, const Tensor& codes, const Tensor& scale_inv) {
+  Mirror m(ctx, "widen_scales");
+  m.run(cuda::widen_scales, cpu::widen_scales, m.in(codes), m.out("scale_inv", scale_inv));
+}
+
 void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control) {
   in_parts(updates, state_bytes, [&](std::span<const AdamwUpdate> part, size_t first) {
     Mirror m(ctx, "adamw");

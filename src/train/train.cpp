@@ -73,7 +73,14 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
   const Mesh& mesh = engine.mesh();
   const int64_t micro_batches = c.batch.global / c.batch.micro / mesh.layout().dp();
   text += fmt::format("{} steps of {} tokens ({} micro-batches of {} x {}{})\n", c.run.steps, per_step, micro_batches, c.batch.micro, c.data.seq_len, mesh.alone() ? "" : " on each rank");
-  if (!mesh.alone()) text += fmt::format("{}{}\n", layout_text(mesh.layout()), mesh.shards() ? fmt::format(", zero {}", c.parallel.zero) : ", nothing sharded");
+  if (!mesh.alone()) {
+    text += layout_text(mesh.layout());
+    if (mesh.layout().dp() > 1) text += mesh.shards() ? fmt::format(", zero {}", c.parallel.zero) : ", nothing sharded";
+    if (c.parallel.sequence_parallel) text += ", sequence parallel";
+    if (c.parallel.fp8_param_gather && mesh.shards()) text += ", weights gathered in FP8";
+    if (c.parallel.fp8_activation_gather) text += ", activations gathered in FP8";
+    text += '\n';
+  }
   if (!r.emulation().empty()) text += fmt::format("emulation: {}; products of exactly decoded operands stand in for it\n", r.emulation());
   if (c.precision.calibration_steps > 0) text += fmt::format("calibration: the first {} steps collect magnitudes\n", c.precision.calibration_steps);
   if (r.uses(Scaling::delayed)) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);

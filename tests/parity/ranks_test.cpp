@@ -14,8 +14,10 @@ struct Outcome {
   double validation = 0;
 };
 
-Outcome run(RunConfig c, int ranks, int64_t zero) {
+Outcome run(RunConfig c, int ranks, int64_t zero, int tp = 1) {
   c.parallel.zero = zero;
+  c.parallel.tp = tp;
+  c.parallel.sequence_parallel = tp > 1;
   c.run.threads = 1;
   Outcome seen;
   run_local_ranks(ranks, [&](World& world) {
@@ -26,7 +28,7 @@ Outcome run(RunConfig c, int ranks, int64_t zero) {
     e.prepare_products({});
     for (int64_t s = 0; s < many_steps; ++s) {
       data::StepBatch own, whole = test::random_step(c, s % 8);
-      for (size_t m = static_cast<size_t>(world.rank()); m < whole.micro.size(); m += static_cast<size_t>(ranks)) {
+      for (size_t m = static_cast<size_t>(mesh.layout().dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(mesh.layout().dp())) {
         own.micro.push_back(whole.micro[m]);
         own.valid_tokens += whole.micro[m].valid_tokens;
       }
@@ -61,10 +63,30 @@ TEST_P(RanksOnOneDevice, step_as_one_rank_and_as_ranks_on_cpus) {
   expect_near(two, run(config(recipe, "cpu"), 2, zero), tolerance);
 }
 
+// Two ranks that share each matrix, with sequence parallelism: gathers, sums and exchanged maxima between kernels.
+class CutOnOneDevice : public testing::TestWithParam<std::string> {};
+
+TEST_P(CutOnOneDevice, step_as_one_rank_and_as_ranks_on_cpus) {
+  const auto cut = [&](const std::string& device) {   // blocks of 128 end where the ranks' parts do
+    RunConfig c = config(GetParam(), device);
+    c.model.num_attention_heads = c.model.num_key_value_heads = 4;
+    c.model.head_dim = 64;
+    c.model.intermediate_size = 256;
+    c.model.vocab_pad_multiple = 128;
+    return c;
+  };
+  const double tolerance = GetParam() == "fp32" ? 1e-5 : 2e-3;
+  const Outcome two = run(cut("cuda"), 2, 1, 2);
+  expect_near(two, run(cut("cuda"), 1, 1), tolerance);
+  expect_near(two, run(cut("cpu"), 2, 1, 2), tolerance);
+}
+
 #ifdef OCTET_SIMT
+INSTANTIATE_TEST_SUITE_P(Recipes, CutOnOneDevice, testing::Values("fp32", "tensorwise"), [](const auto& which) { return which.param; });
 const auto recipes = testing::Values("fp32", "blockwise");
 const auto levels = testing::Values(2, 3);
 #else
+INSTANTIATE_TEST_SUITE_P(Recipes, CutOnOneDevice, testing::Values("fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise"), [](const auto& which) { return which.param; });
 const auto recipes = testing::Values("fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise");
 const auto levels = testing::Values(0, 1, 2, 3);
 #endif

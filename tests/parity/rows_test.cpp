@@ -298,4 +298,23 @@ TEST(state, sums) {
   }
 }
 
+TEST(state, scales_as_codes) {
+  Rig rig;
+  for (const int64_t n : {1, 255, 1000}) {
+    Host scales(Dtype::f32, {n});
+    for (int64_t i = 0; i < n; ++i) scales.set(i, std::ldexp(1.0, static_cast<int>(i % 255) - 127));
+    Both b(rig);
+    const int values = b.input(scales), codes = b.output(Dtype::e8m0, {n}), back = b.output(Dtype::f32, {n});
+    const auto call = [&](auto&& narrow, auto&& widen) {
+      return [&, narrow, widen](Ctx& ctx, const std::vector<Tensor>& t) {
+        narrow(ctx, t[static_cast<size_t>(values)], t[static_cast<size_t>(codes)]);
+        widen(ctx, t[static_cast<size_t>(codes)], t[static_cast<size_t>(back)]);
+      };
+    };
+    b.run(call(cpu::narrow_scales, cpu::widen_scales), call(cuda::narrow_scales, cuda::widen_scales));
+    b.same(codes, "codes " + std::to_string(n));
+    b.same(back, "scales " + std::to_string(n));
+  }
+}
+
 }  // namespace

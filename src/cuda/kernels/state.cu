@@ -171,6 +171,16 @@ __global__ void __launch_bounds__(threads) column_sums(const T* x, int64_t ld, i
   sums[c] += sum;
 }
 
+__global__ void __launch_bounds__(threads) narrow_scales(const float* scale_inv, uint8_t* codes, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i < n) codes[i] = e8m0_encode_rz(scale_inv[i]);
+}
+
+__global__ void __launch_bounds__(threads) widen_scales(const uint8_t* codes, float* scale_inv, int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i < n) scale_inv[i] = e8m0_decode(codes[i]);
+}
+
 }  // namespace
 
 // Those of one form.
@@ -211,6 +221,14 @@ void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n
 
 void launch_add(cudaStream_t stream, const float* from, float* to, int64_t n) {
   launch("add gradients", stream, add, blocks_for(n, threads * vector_width), threads, 0, from, to, n);
+}
+
+void launch_narrow_scales(cudaStream_t stream, const float* scale_inv, uint8_t* codes, int64_t n) {
+  launch("narrow scales", stream, narrow_scales, blocks_for(n, threads), threads, 0, scale_inv, codes, n);
+}
+
+void launch_widen_scales(cudaStream_t stream, const uint8_t* codes, float* scale_inv, int64_t n) {
+  launch("widen scales", stream, widen_scales, blocks_for(n, threads), threads, 0, codes, scale_inv, n);
 }
 
 int64_t sum_tiles(int64_t n) { return (n + sum_tile - 1) / sum_tile; }

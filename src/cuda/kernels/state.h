@@ -33,6 +33,8 @@ inline void launch_adamw(cudaStream_t stream, const AdamwParams& p) { launch_ada
 void launch_decide_step(cudaStream_t stream, const StepInputs& inputs, StepOutcome* outcome);
 // to += from.
 void launch_add(cudaStream_t stream, const float* from, float* to, int64_t n);
+void launch_narrow_scales(cudaStream_t stream, const float* scale_inv, uint8_t* codes, int64_t n);
+void launch_widen_scales(cudaStream_t stream, const uint8_t* codes, float* scale_inv, int64_t n);
 void launch_cast(cudaStream_t stream, const float* from, uint16_t* to, int64_t n);
 
 // out[i] += sum of tensor i, or of its squares: tiles of fixed size in double, then the tiles in order, as if it were alone. The table is an argument of both kernels.

@@ -158,6 +158,20 @@ void update(Ctx& ctx, const AdamwTensors& t, const AdamwStep& step, uint64_t nam
   ops::adamw(ctx, {&u, 1}, step, control);
 }
 
+// Every E8M0 value, the subnormal and NaN too.
+TEST(quantize, scales_that_are_powers_of_two_travel_as_codes) {
+  std::vector<uint8_t> codes(256), back(256);
+  std::vector<float> scales(256);
+  for (size_t i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
+  run([&](Ctx& ctx) {
+    ops::widen_scales(ctx, {codes.data(), Dtype::e8m0, {256}}, {scales.data(), Dtype::f32, {256}});
+    ops::narrow_scales(ctx, {scales.data(), Dtype::f32, {256}}, {back.data(), Dtype::e8m0, {256}});
+  });
+  for (int i = 0; i < 255; ++i) EXPECT_EQ(scales[static_cast<size_t>(i)], std::ldexp(1.0f, i - 127)) << i;
+  EXPECT_TRUE(std::isnan(scales[255]));
+  EXPECT_EQ(back, codes);
+}
+
 TEST(adamw, a_thousand_steps_against_double) {
   const int64_t n = 40;
   Buffer w = normal("w", Dtype::f32, {n}), m(Dtype::f32, {n}), v(Dtype::f32, {n}), g(Dtype::f32, {n}), copy(Dtype::bf16, {n});
