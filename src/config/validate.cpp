@@ -184,6 +184,11 @@ void check_parallel(const RunConfig& c) {
   if (p.sequence_parallel && c.batch.micro * c.data.seq_len < p.tp) {
     fail("parallel.sequence_parallel", fmt::format("true, but a micro-batch has {} tokens for {} ranks", c.batch.micro * c.data.seq_len, p.tp), "set it to false");
   }
+  const auto plain = [](const std::string& recipe) { return recipe == "bf16" || recipe == "fp32"; };
+  const bool quantizes = !plain(c.precision.recipe) || std::any_of(c.precision.rules.begin(), c.precision.rules.end(), [&](const PrecisionRule& r) { return !plain(r.recipe); });
+  for (const auto& [key, wanted] : {std::pair{"parallel.fp8_param_gather", p.fp8_param_gather}, {"parallel.fp8_activation_gather", p.fp8_activation_gather}}) {
+    if (wanted && !quantizes) fail(key, fmt::format("true, but recipe {} quantizes nothing", c.precision.recipe), "set it to false, or choose an FP8 recipe");
+  }
   if (p.fp8_activation_gather && !p.sequence_parallel) fail("parallel.fp8_activation_gather", "true, but without parallel.sequence_parallel nothing is gathered", "set it to false");
 }
 

@@ -4,6 +4,7 @@
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/vector.cuh"
 #include "cuda/launch.h"
+#include "numerics/formats.h"
 
 namespace octet::cuda {
 namespace {

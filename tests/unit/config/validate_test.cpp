@@ -181,8 +181,9 @@ TEST(Validate, TensorParallelism) {
   values["model"]["num_key_value_heads"] = 4;
   values["model"]["head_dim"] = 32;
   values["model"]["intermediate_size"] = 128;
-  const auto with = [&](int tp, bool sequence = false, bool codes = false) {
+  const auto with = [&](int tp, bool sequence = false, bool codes = false, const char* recipe = "blockwise") {
     nlohmann::json v = values;
+    v["precision"]["recipe"] = recipe;
     v["parallel"] = {{"tp", tp}, {"sequence_parallel", sequence}, {"fp8_activation_gather", codes}};
     return v;
   };
@@ -193,6 +194,7 @@ TEST(Validate, TensorParallelism) {
   EXPECT_EQ(refused(with(3)), "parallel.tp: 3, which neither divides the 4 key/value heads nor is a multiple of them (set it to a divisor or a multiple)");
   EXPECT_EQ(refused(with(12)), "parallel.tp: 12, which leaves less than 16 of the 128 features of the MLP to a rank (lower it)");
   EXPECT_EQ(refused(with(1, true)), "parallel.sequence_parallel: true, but parallel.tp is 1 (set it to false, or parallel.tp to more than 1)");
+  EXPECT_EQ(refused(with(2, true, true, "bf16")), "parallel.fp8_activation_gather: true, but recipe bf16 quantizes nothing (set it to false, or choose an FP8 recipe)");
   EXPECT_EQ(refused(with(2, false, true)), "parallel.fp8_activation_gather: true, but without parallel.sequence_parallel nothing is gathered (set it to false)");
 }
 

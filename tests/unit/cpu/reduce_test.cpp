@@ -163,10 +163,11 @@ TEST(quantize, scales_that_are_powers_of_two_travel_as_codes) {
   std::vector<uint8_t> codes(256), back(256);
   std::vector<float> scales(256);
   for (size_t i = 0; i < 256; ++i) codes[i] = static_cast<uint8_t>(i);
-  run([&](Ctx& ctx) {
-    ops::widen_scales(ctx, {codes.data(), Dtype::e8m0, {256}}, {scales.data(), Dtype::f32, {256}});
-    ops::narrow_scales(ctx, {scales.data(), Dtype::f32, {256}}, {back.data(), Dtype::e8m0, {256}});
-  });
+  ThreadPool pool(2);
+  Arena scratch(1 << 10);
+  Ctx ctx(pool, scratch, GemmMath::fixed);
+  ops::widen_scales(ctx, {codes.data(), Dtype::e8m0, {256}}, {scales.data(), Dtype::f32, {256}});
+  ops::narrow_scales(ctx, {scales.data(), Dtype::f32, {256}}, {back.data(), Dtype::e8m0, {256}});
   for (int i = 0; i < 255; ++i) EXPECT_EQ(scales[static_cast<size_t>(i)], std::ldexp(1.0f, i - 127)) << i;
   EXPECT_TRUE(std::isnan(scales[255]));
   EXPECT_EQ(back, codes);
