@@ -106,15 +106,15 @@ TEST_P(EveryRecipeCut, CountsAndLossesAreThoseOfOneRank) {
   if (GetParam() == "custom") return;   // its blocks fit no cut
   RunConfig c = block_config(GetParam());
   c.log.stats_interval = 2;
-  const Seen want = run(c, {1, 1, 1}, 4);
+  const Seen want = run(c, {1, 1, 1}, 2);
   const bool quantizes = GetParam() != "fp32" && GetParam() != "bf16";
   RunConfig twin = c;
   twin.run.init_perturbation = 1e-3;
   const Seen other = run(twin, {1, 1, 1}, 1);
-  std::vector<Layouted> chosen{tp(2), tp(4, true), tp(2, true, false, 2, 3)};
+  std::vector<Layouted> chosen{tp(2), tp(4, true)};
   if (quantizes) chosen.push_back(tp(2, true, true));
   for (const Layouted& l : chosen) {
-    const Seen got = run(c, l, 4);
+    const Seen got = run(c, l, 2);
     expect_close(got, want, GetParam() == "fp32" ? 1e-5 : 1.0, GetParam() == "fp32" ? 1e-6 : 1e-3, name_of(l));
     for (size_t i = 0; i < want.gradients.size(); ++i) {
       EXPECT_LE(relative_l2(got.gradients[i], want.gradients[i]), 1.5 * relative_l2(other.gradients[i], want.gradients[i])) << name_of(l) << ", parameter " << i;
