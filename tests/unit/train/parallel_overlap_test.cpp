@@ -99,8 +99,8 @@ void expect_hidden(int64_t zero, double operation_s, double layer_s, const char*
              regime, beside.operations, 1e3 * operation_s, 1e3 * alone.seconds, 1e3 * communication, 1e3 * beside.seconds, beside.seconds / longer, 1e3 * behind.seconds);
 }
 
-// What has nothing to hide behind is in the 15 %: weights of the first layer, gradients of the last one, sums of scalars.
-TEST_P(Overlap, ALongerComputationHidesCommunication) { expect_hidden(GetParam(), 10e-3, 28e-3, "computation is longer"); }
+// What has nothing to hide behind is in the 15 %, up to 9 operations: weights of embedding and first layer (zero 3), gradients of the same, sums of scalars.
+TEST_P(Overlap, ALongerComputationHidesCommunication) { expect_hidden(GetParam(), 8e-3, 28e-3, "computation is longer"); }
 INSTANTIATE_TEST_SUITE_P(Zero, Overlap, testing::Values(1, 2, 3));
 
 // With one micro-batch a step zero 2 communicates as zero 1 does.
