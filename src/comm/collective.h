@@ -13,16 +13,22 @@ const char* name(CollectiveKind kind);
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::all_reduce;
-  Tensor x;
+  std::vector<TensorInPieces> x;   // pieces: of reduce_scatter and all_gather
   Reduce reduce = Reduce::sum;
-  Pieces pieces;   // of reduce_scatter and all_gather
-  int root = 0;    // of broadcast
+  int root = 0;                    // of broadcast
+
+  bool in_pieces() const { return kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_gather; }
+  Dtype dtype() const { return x.front().x.dtype; }
+  // Of all tensors together, and of a rank's pieces of them.
+  int64_t elements() const;
+  int64_t bytes() const { return elements() * static_cast<int64_t>(size_bytes(dtype())); }
+  int64_t count(int rank) const;
 };
 
-// "all_reduce sum of 128 f32 (512 bytes)".
+// "all_reduce sum of 128 f32 (512 bytes)", "all_gather of 9 tensors, 1234 bf16 (2468 bytes)".
 std::string describe(const Collective& call);
 
-// Types, sizes and pieces: Error(internal) that names the group.
+// Tensors, types, sizes and pieces: Error(internal) that names the group.
 void check_collective(const Collective& call, const std::string& group, int size);
 
 // Whether two members' calls are the same operation.
@@ -38,7 +44,7 @@ int64_t sent_bytes(const Collective& call, int rank, int size);
 class TrafficCount {
  public:
   void add(const Collective& call, int64_t bytes) {
-    Traffic& t = table_[{name(call.kind), call.x.dtype}];
+    Traffic& t = table_[{name(call.kind), call.dtype()}];
     ++t.calls;
     t.bytes += bytes;
   }

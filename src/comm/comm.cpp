@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/collective.h"
+
 namespace octet {
 
 Pieces even_pieces(int64_t elements, int ranks) {
@@ -10,6 +12,18 @@ Pieces even_pieces(int64_t elements, int ranks) {
   for (int64_t r = 0; r <= ranks; ++r) pieces.begin.push_back(each * r + std::min<int64_t>(r, longer));
   return pieces;
 }
+
+Comm::Ticket Comm::all_reduce(const std::vector<Tensor>& x, Reduce op) {
+  Collective call{CollectiveKind::all_reduce, {}, op, 0};
+  for (const Tensor& t : x) call.x.push_back({t, {}});
+  return start(call);
+}
+Comm::Ticket Comm::all_reduce(const Tensor& x, Reduce op) { return start({CollectiveKind::all_reduce, {{x, {}}}, op, 0}); }
+Comm::Ticket Comm::reduce_scatter(const std::vector<TensorInPieces>& x) { return start({CollectiveKind::reduce_scatter, x, Reduce::sum, 0}); }
+Comm::Ticket Comm::reduce_scatter(const Tensor& x, const Pieces& pieces) { return start({CollectiveKind::reduce_scatter, {{x, pieces}}, Reduce::sum, 0}); }
+Comm::Ticket Comm::all_gather(const std::vector<TensorInPieces>& x) { return start({CollectiveKind::all_gather, x, Reduce::sum, 0}); }
+Comm::Ticket Comm::all_gather(const Tensor& x, const Pieces& pieces) { return start({CollectiveKind::all_gather, {{x, pieces}}, Reduce::sum, 0}); }
+Comm::Ticket Comm::broadcast(const Tensor& x, int root) { return start({CollectiveKind::broadcast, {{x, {}}}, Reduce::sum, root}); }
 
 std::vector<std::string> exchange(Comm& comm, std::string mine) {
   const size_t n = static_cast<size_t>(comm.size()), me = static_cast<size_t>(comm.rank());

@@ -2,9 +2,11 @@
 //
 // Every member calls the same operations with the same sizes in the same order. An operation is started, runs beside what the caller does next, and is finished
 // by wait(); until then its memory belongs to it. Operations of one group run one behind the other, those of different groups independently. All work in
-// place, on dense memory of the place that the backend serves: the host's, or a GPU's.
+// place, on dense memory of the place that the backend serves: the host's, or a GPU's. An operation's fixed cost (a turn in the group's order, a message to each rank) is
+// that of many elements: tensors that become ready together are given to one operation, as a list.
 //
-// Sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., in the tensor's own type (bf16: in FP32, rounded once), and once for all members: `local` and `mpi` give the same bits, on every rank.
+// Sums are made in the order of the ranks, ((x0 + x1) + x2) + ..., in the tensor's own type (bf16: in FP32, rounded once), and once for all members: `local` and `mpi` give the same bits, on every rank,
+// and a list the bits of its tensors one by one.
 // NCCL's order is its own, the same whenever the layout is.
 //
 // Backends: local (threads of a process: tests), mpi (host buffers; also carries a GPU's by staging), nccl. Each operation has a deadline (World::Options): a rank
@@ -34,18 +36,25 @@ struct Pieces {
 // Pieces whose sizes differ by at most one element, the longer ones first.
 Pieces even_pieces(int64_t elements, int ranks);
 
-// What a member sent, by operation and element type: calls, and bytes of tensors that left this rank for others. In host memory, for a tensor of T bytes in n pieces
-// of which this rank's has P, each piece goes straight to whom it concerns:
+struct TensorInPieces {
+  Tensor x;
+  Pieces pieces;
+};
+
+// What a member sent, by operation and element type: calls, and bytes of tensors that left this rank for others. A list is one call. In host memory, for tensors of T bytes together, of
+// which this rank's pieces have P, each piece goes straight to whom it concerns:
 //   all_gather      P (n - 1)                         (own piece to all others)
 //   reduce_scatter  T - P                             (each other rank its piece, unsummed)
 //   all_reduce      T (n - 1) up to 64 KiB            (all of it to all others, one round)
-//                   T - P + P (n - 1) above           (a reduce-scatter and a gather of even pieces: 2 T (n - 1) / n)
+//                   T - P + P (n - 1) above           (a reduce-scatter and a gather of even pieces of the list's tensors one behind the other: 2 T (n - 1) / n)
 //   broadcast       T (n - 1) of the root up to 64 KiB
 //                   P (n - 1) above, and the root T - P more (its pieces scattered, then gathered)
 struct Traffic {
   int64_t calls = 0, bytes = 0;
 };
 using TrafficTable = std::map<std::pair<std::string, Dtype>, Traffic>;   // ("all_gather", e4m3)
+
+struct Collective;   // comm/collective.h
 
 class Comm {
  public:
@@ -56,14 +65,20 @@ class Comm {
   int rank() const { return rank_; }                  // in this group
   int size() const { return size_; }
 
+  // Of one tensor, or of a list: at least one, all of one type, any of them and any pieces possibly empty, none overlapping another. A list is one operation, with one deadline.
   // x = sum or maximum over the ranks of x. sum: f32, bf16, f64, i64; max: f32, f64, i64 (NaN is above everything).
-  virtual Ticket all_reduce(const Tensor& x, Reduce op) = 0;
+  Ticket all_reduce(const std::vector<Tensor>& x, Reduce op);
+  Ticket all_reduce(const Tensor& x, Reduce op);
   // x's own piece = sum over the ranks of it; the other pieces are left undefined. f32 or bf16.
-  virtual Ticket reduce_scatter(const Tensor& x, const Pieces& pieces) = 0;
+  Ticket reduce_scatter(const std::vector<TensorInPieces>& x);
+  Ticket reduce_scatter(const Tensor& x, const Pieces& pieces);
   // Every piece of x = that of the rank it belongs to. Any type; bytes are not looked at.
-  virtual Ticket all_gather(const Tensor& x, const Pieces& pieces) = 0;
+  Ticket all_gather(const std::vector<TensorInPieces>& x);
+  Ticket all_gather(const Tensor& x, const Pieces& pieces);
   // x = root's x.
-  virtual Ticket broadcast(const Tensor& x, int root) = 0;
+  Ticket broadcast(const Tensor& x, int root);
+  // Any of these, as data: what a backend implements.
+  virtual Ticket start(const Collective& call) = 0;
   // The caller's following work (on a GPU: of its stream) sees the result of the operation and of all before it. Waiting twice is allowed.
   virtual void wait(Ticket ticket) = 0;
 

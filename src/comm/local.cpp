@@ -59,11 +59,11 @@ uint64_t LocalGroup::start(int member, const Collective& call, double deadline_s
   const uint64_t ticket = ++started_[me];
   const size_t place = static_cast<size_t>(ticket - done_ - 1);
   if (place == pending_.size()) {
-    pending_.push_back({call, member, std::vector<Tensor>(n), std::vector<double>(n), std::vector<Time>(n), std::vector<char>(n), static_cast<int>(n)});
+    pending_.push_back({call, member, std::vector<std::vector<TensorInPieces>>(n), std::vector<double>(n), std::vector<Time>(n), std::vector<char>(n), static_cast<int>(n)});
   }
   Pending& op = pending_[place];
   if (!same_operation(op.call, call)) {
-    broken_.emplace(ExitCode::internal, fmt::format("operation {} is {} on rank {} and {} on rank {}, or their pieces differ", ticket, describe(op.call),
+    broken_.emplace(ExitCode::internal, fmt::format("operation {} is {} on rank {} and {} on rank {}, or their tensors or pieces differ", ticket, describe(op.call),
                                                     ranks_[static_cast<size_t>(op.first)], describe(call), ranks_[me]),
                     fmt::format("group {}", name_));
     job_.changed.notify_all();
@@ -148,9 +148,15 @@ void LocalGroup::work() {
 }
 
 void LocalGroup::execute(const Pending& op) const {
+  for (size_t tensor = 0; tensor < op.call.x.size(); ++tensor) execute(op, tensor);
+}
+
+void LocalGroup::execute(const Pending& op, size_t tensor) const {
   const Collective& call = op.call;
-  const size_t n = ranks_.size(), element = size_bytes(call.x.dtype);
-  const auto at = [&](size_t member, int64_t first) { return static_cast<char*>(op.x[member].data) + static_cast<size_t>(first) * element; };
+  const Pieces& pieces = call.x[tensor].pieces;
+  const int64_t elements = call.x[tensor].x.elements();
+  const size_t n = ranks_.size(), element = size_bytes(call.dtype());
+  const auto at = [&](size_t member, int64_t first) { return static_cast<char*>(op.x[member][tensor].x.data) + static_cast<size_t>(first) * element; };
   const auto sources = [&](int64_t first) {
     std::vector<const void*> from;
     for (size_t m = 0; m < n; ++m) from.push_back(at(m, first));
@@ -159,30 +165,31 @@ void LocalGroup::execute(const Pending& op) const {
   const auto copy = [&](size_t from, size_t to, int64_t first, int64_t count) {
     if (from != to && count > 0) std::memcpy(at(to, first), at(from, first), static_cast<size_t>(count) * element);
   };
+  if (elements == 0) return;   // perhaps without memory
   switch (call.kind) {
     case CollectiveKind::all_reduce:
-      reduce_in_order(call.reduce, call.x.dtype, op.x[0].data, sources(0), call.x.elements());
-      for (size_t m = 1; m < n; ++m) copy(0, m, 0, call.x.elements());
+      reduce_in_order(call.reduce, call.dtype(), at(0, 0), sources(0), elements);
+      for (size_t m = 1; m < n; ++m) copy(0, m, 0, elements);
       break;
     case CollectiveKind::reduce_scatter:
       for (size_t m = 0; m < n; ++m) {
-        const int64_t first = call.pieces.first(static_cast<int>(m)), count = call.pieces.count(static_cast<int>(m));
-        if (count > 0) reduce_in_order(Reduce::sum, call.x.dtype, at(m, first), sources(first), count);
+        const int64_t first = pieces.first(static_cast<int>(m)), count = pieces.count(static_cast<int>(m));
+        if (count > 0) reduce_in_order(Reduce::sum, call.dtype(), at(m, first), sources(first), count);
       }
       for (size_t m = 0; m < n; ++m) {
         for (int other = 0; other < static_cast<int>(n); ++other) {
-          if (other == static_cast<int>(m) || call.pieces.count(other) == 0) continue;
-          std::memset(at(m, call.pieces.first(other)), 0xFF, static_cast<size_t>(call.pieces.count(other)) * element);
+          if (other == static_cast<int>(m) || pieces.count(other) == 0) continue;
+          std::memset(at(m, pieces.first(other)), 0xFF, static_cast<size_t>(pieces.count(other)) * element);
         }
       }
       break;
     case CollectiveKind::all_gather:
       for (size_t m = 0; m < n; ++m) {
-        for (size_t to = 0; to < n; ++to) copy(m, to, call.pieces.first(static_cast<int>(m)), call.pieces.count(static_cast<int>(m)));
+        for (size_t to = 0; to < n; ++to) copy(m, to, pieces.first(static_cast<int>(m)), pieces.count(static_cast<int>(m)));
       }
       break;
     case CollectiveKind::broadcast:
-      for (size_t m = 0; m < n; ++m) copy(static_cast<size_t>(call.root), m, 0, call.x.elements());
+      for (size_t m = 0; m < n; ++m) copy(static_cast<size_t>(call.root), m, 0, elements);
       break;
   }
 }
@@ -198,10 +205,12 @@ class LocalComm : public Comm {
     if (group_) group_->leave(rank());
   }
 
-  Ticket all_reduce(const Tensor& x, Reduce op) override { return start({CollectiveKind::all_reduce, x, op, {}, 0}); }
-  Ticket reduce_scatter(const Tensor& x, const Pieces& pieces) override { return start({CollectiveKind::reduce_scatter, x, Reduce::sum, pieces, 0}); }
-  Ticket all_gather(const Tensor& x, const Pieces& pieces) override { return start({CollectiveKind::all_gather, x, Reduce::sum, pieces, 0}); }
-  Ticket broadcast(const Tensor& x, int root) override { return start({CollectiveKind::broadcast, x, Reduce::sum, {}, root}); }
+  Ticket start(const Collective& call) override {
+    check_collective(call, name(), size());
+    const Ticket ticket = group_ ? group_->start(rank(), call, world_.deadline_s()) : ++alone_;
+    count_.add(call, sent_bytes(call, rank(), size()));
+    return ticket;
+  }
   void wait(Ticket ticket) override {
     if (group_) return group_->wait(rank(), ticket);
     OCTET_CHECK(ticket >= 1 && ticket <= alone_, "group {}: waits for operation {} of {}", name(), ticket, alone_);
@@ -209,13 +218,6 @@ class LocalComm : public Comm {
   TrafficTable traffic() const override { return count_.table(); }
 
  private:
-  Ticket start(const Collective& call) {
-    check_collective(call, name(), size());
-    const Ticket ticket = group_ ? group_->start(rank(), call, world_.deadline_s()) : ++alone_;
-    count_.add(call, sent_bytes(call, rank(), size()));
-    return ticket;
-  }
-
   std::shared_ptr<LocalGroup> group_;
   const LocalWorld& world_;
   TrafficCount count_;

@@ -53,7 +53,7 @@ class LocalGroup {
   struct Pending {
     Collective call;             // of the first to start it
     int first = 0;               // who that was
-    std::vector<Tensor> x;       // by member
+    std::vector<std::vector<TensorInPieces>> x;   // by member
     std::vector<double> deadline_s;
     std::vector<Time> begin;
     std::vector<char> started;
@@ -61,6 +61,7 @@ class LocalGroup {
   };
   void work();
   void execute(const Pending& op) const;
+  void execute(const Pending& op, size_t tensor) const;
   void fail_if_hopeless() const;
   Error late(const Pending& op, int member) const;
 

@@ -19,89 +19,115 @@ int64_t mpi_chunk_bytes(int ranks) {
   return std::clamp<int64_t>(share / 64 * 64, 64 << 10, 1 << 20);
 }
 
+int64_t MpiTransfer::bytes_of(const Segments& segments) {
+  int64_t bytes = 0;
+  for (const Segment& s : segments) bytes += s.bytes;
+  return bytes;
+}
+
+MpiTransfer::Segments MpiTransfer::cut(const Segments& segments, int64_t first, int64_t count) {
+  Segments found;
+  for (const Segment& s : segments) {
+    const int64_t from = std::max<int64_t>(first, 0), to = std::min(first + count, s.bytes);
+    if (from < to) found.push_back({s.data + from, to - from});
+    first -= s.bytes;
+  }
+  return found;
+}
+
 MpiTransfer::MpiTransfer(const MpiLink& link, const Collective& call, uint64_t ticket) : link_(link), call_(call), ticket_(ticket), chunk_(mpi_chunk_bytes(link.size)) {
   if (link.size == 1) return;
-  const bool whole = static_cast<int64_t>(call.x.bytes()) <= kWholeBytes;
-  const Pieces even = even_pieces(call.x.elements(), link.size);
+  find_pieces();
+  const bool whole = call.bytes() <= kWholeBytes;
   switch (call.kind) {
-    case CollectiveKind::all_gather: plan_gather(call.pieces); break;
-    case CollectiveKind::reduce_scatter: plan_reduce_scatter(call.pieces); break;
+    case CollectiveKind::all_gather: plan_gather(); break;
+    case CollectiveKind::reduce_scatter: plan_reduce_scatter(); break;
     case CollectiveKind::all_reduce:
       if (whole) {
         plan_whole_reduce();
       } else {
-        plan_reduce_scatter(even);
-        plan_gather(even);
+        plan_reduce_scatter();
+        plan_gather();
       }
       break;
     case CollectiveKind::broadcast:
       plan_broadcast();
-      if (!whole) plan_gather(even);
+      if (!whole) plan_gather();
       break;
   }
   begin_phase();
   finish_phases();
 }
 
-// Elements [first, first + count) of the tensor.
-void MpiTransfer::add(Phase& phase, int peer, bool receive, int64_t first, int64_t count) {
-  const int64_t element = static_cast<int64_t>(size_bytes(call_.x.dtype));
-  if (count > 0) phase.streams.push_back({peer, receive, static_cast<std::byte*>(call_.x.data) + first * element, count * element});
+void MpiTransfer::find_pieces() {
+  const int64_t element = static_cast<int64_t>(size_bytes(call_.dtype()));
+  const auto append = [&](Segments& to, const Tensor& x, int64_t first, int64_t count) {
+    if (count > 0) to.push_back({static_cast<std::byte*>(x.data) + first * element, count * element});
+  };
+  for (const TensorInPieces& t : call_.x) append(whole_, t.x, 0, t.x.elements());
+  const Pieces even = even_pieces(call_.elements(), link_.size);
+  for (int r = 0; r < link_.size; ++r) {
+    Segments& piece = pieces_.emplace_back();
+    if (call_.in_pieces()) {
+      for (const TensorInPieces& t : call_.x) append(piece, t.x, t.pieces.first(r), t.pieces.count(r));
+    } else {
+      piece = cut(whole_, even.first(r) * element, even.count(r) * element);
+    }
+  }
 }
 
-void MpiTransfer::add_contributions(Phase& phase, int64_t first, int64_t count) {
-  if (count == 0) return;
-  const int64_t element = static_cast<int64_t>(size_bytes(call_.x.dtype));
-  phase.target = static_cast<std::byte*>(call_.x.data) + first * element;
-  phase.target_bytes = count * element;
-  for (int k = 1; k < link_.size; ++k) {
+void MpiTransfer::add(Phase& phase, int peer, bool receive, const Segments& memory) {
+  if (!memory.empty()) phase.streams.push_back({peer, receive, memory, bytes_of(memory)});
+}
+
+void MpiTransfer::add_contributions(Phase& phase, const Segments& target) {
+  phase.target = target;
+  phase.target_bytes = bytes_of(target);
+  for (int k = 1; k < link_.size && !target.empty(); ++k) {
     const int peer = (link_.rank - k + link_.size) % link_.size;
     const int place = peer < link_.rank ? peer : peer - 1;
-    phase.streams.push_back({peer, true, link_.scratch + place * chunk_, phase.target_bytes, true});
+    phase.streams.push_back({peer, true, {}, phase.target_bytes, link_.scratch + place * chunk_});
   }
 }
 
 // Peers in another order on each rank, so that not all send to the same one at first.
-void MpiTransfer::plan_gather(const Pieces& pieces) {
+void MpiTransfer::plan_gather() {
   Phase phase;
   for (int k = 1; k < link_.size; ++k) {
     const int to = (link_.rank + k) % link_.size, from = (link_.rank - k + link_.size) % link_.size;
-    add(phase, from, true, pieces.first(from), pieces.count(from));
-    add(phase, to, false, pieces.first(link_.rank), pieces.count(link_.rank));
+    add(phase, from, true, pieces_[static_cast<size_t>(from)]);
+    add(phase, to, false, pieces_[static_cast<size_t>(link_.rank)]);
   }
   phases_.push_back(std::move(phase));
 }
 
-void MpiTransfer::plan_reduce_scatter(const Pieces& pieces) {
+void MpiTransfer::plan_reduce_scatter() {
   Phase phase;
-  add_contributions(phase, pieces.first(link_.rank), pieces.count(link_.rank));
+  add_contributions(phase, pieces_[static_cast<size_t>(link_.rank)]);
   for (int k = 1; k < link_.size; ++k) {
     const int to = (link_.rank + k) % link_.size;
-    add(phase, to, false, pieces.first(to), pieces.count(to));
+    add(phase, to, false, pieces_[static_cast<size_t>(to)]);
   }
   phases_.push_back(std::move(phase));
 }
 
 void MpiTransfer::plan_whole_reduce() {
   Phase phase;
-  add_contributions(phase, 0, call_.x.elements());
+  add_contributions(phase, whole_);
   phase.target_is_sent = true;
-  for (int k = 1; k < link_.size; ++k) add(phase, (link_.rank + k) % link_.size, false, 0, call_.x.elements());
+  for (int k = 1; k < link_.size; ++k) add(phase, (link_.rank + k) % link_.size, false, whole_);
   phases_.push_back(std::move(phase));
 }
 
 // All of it, or the pieces that are gathered then.
 void MpiTransfer::plan_broadcast() {
   Phase phase;
-  const bool whole = static_cast<int64_t>(call_.x.bytes()) <= kWholeBytes;
-  const Pieces even = even_pieces(call_.x.elements(), link_.size);
-  const auto move = [&](int peer, bool receive, int receiver) {
-    add(phase, peer, receive, whole ? 0 : even.first(receiver), whole ? call_.x.elements() : even.count(receiver));
-  };
-  if (link_.rank != call_.root) move(call_.root, true, link_.rank);
+  const bool whole = call_.bytes() <= kWholeBytes;
+  const auto part = [&](int receiver) -> const Segments& { return whole ? whole_ : pieces_[static_cast<size_t>(receiver)]; };
+  if (link_.rank != call_.root) add(phase, call_.root, true, part(link_.rank));
   for (int k = 1; k < link_.size && link_.rank == call_.root; ++k) {
     const int to = (link_.rank + k) % link_.size;
-    move(to, false, to);
+    add(phase, to, false, part(to));
   }
   phases_.push_back(std::move(phase));
 }
@@ -133,17 +159,35 @@ void MpiTransfer::post(size_t stream) {
   const int tag = static_cast<int>((ticket_ & 0x1FFF) << 2 | static_cast<uint64_t>(call_.kind));
   while (s.posted < chunks(s.bytes)) {
     MPI_Request& request = requests_[2 * stream + static_cast<size_t>(s.posted % 2)];
-    if (request != MPI_REQUEST_NULL || (s.to_scratch && s.posted >= reduced_ + 2)) return;
-    const int bytes = static_cast<int>(length(s, s.posted));
-    if (s.receive) {
-      std::byte* to = s.data + (s.to_scratch ? s.posted % 2 * (link_.size - 1) : s.posted) * chunk_;
-      mpi_must(MPI_Irecv(to, bytes, MPI_BYTE, s.peer, tag, link_.comm, &request), "MPI_Irecv");
-    } else {
-      mpi_must(MPI_Isend(s.data + s.posted * chunk_, bytes, MPI_BYTE, s.peer, tag, link_.comm, &request), "MPI_Isend");
-      sent_ += bytes;
-    }
+    if (request != MPI_REQUEST_NULL || (s.scratch && s.posted >= reduced_ + 2)) return;
+    const int64_t bytes = length(s, s.posted);
+    post_message(s, s.scratch ? Segments{{s.scratch + s.posted % 2 * (link_.size - 1) * chunk_, bytes}} : cut(s.memory, s.posted * chunk_, bytes), tag, request);
+    if (!s.receive) sent_ += bytes;
     ++s.posted;
   }
+}
+
+void MpiTransfer::post_message(Stream& s, const Segments& memory, int tag, MPI_Request& request) {
+  const auto begin = [&](void* at, int count, MPI_Datatype type) {
+    if (s.receive) mpi_must(MPI_Irecv(at, count, type, s.peer, tag, link_.comm, &request), "MPI_Irecv");
+    else mpi_must(MPI_Isend(at, count, type, s.peer, tag, link_.comm, &request), "MPI_Isend");
+  };
+  if (memory.size() == 1) return begin(memory[0].data, static_cast<int>(memory[0].bytes), MPI_BYTE);
+  std::vector<int> lengths;
+  std::vector<MPI_Aint> places;   // relative to the first, in the order of the stream
+  MPI_Aint origin = 0;
+  mpi_must(MPI_Get_address(memory[0].data, &origin), "MPI_Get_address");
+  for (const Segment& m : memory) {
+    MPI_Aint place = 0;
+    mpi_must(MPI_Get_address(m.data, &place), "MPI_Get_address");
+    places.push_back(MPI_Aint_diff(place, origin));
+    lengths.push_back(static_cast<int>(m.bytes));
+  }
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  mpi_must(MPI_Type_create_hindexed(static_cast<int>(lengths.size()), lengths.data(), places.data(), MPI_BYTE, &type), "MPI_Type_create_hindexed");
+  mpi_must(MPI_Type_commit(&type), "MPI_Type_commit");
+  begin(memory[0].data, 1, type);
+  mpi_must(MPI_Type_free(&type), "MPI_Type_free");   // MPI keeps it until the message is over
 }
 
 void MpiTransfer::take(size_t slot, MPI_Status& status) {
@@ -167,19 +211,21 @@ bool MpiTransfer::reduce_next() {
   if (reduced_ == to_reduce_ || (phase.target_is_sent && unfinished_ > 0)) return false;
   const size_t set = static_cast<size_t>(reduced_ % 2);
   for (const Stream& s : phase.streams) {
-    if (s.to_scratch && !s.arrived[set]) return false;
+    if (s.scratch && !s.arrived[set]) return false;
   }
-  std::vector<const void*> from;
-  std::byte* target = phase.target + reduced_ * chunk_;
-  for (int r = 0; r < link_.size; ++r) {
-    const int64_t place = static_cast<int64_t>(set) * (link_.size - 1) + (r < link_.rank ? r : r - 1);
-    from.push_back(r == link_.rank ? target : link_.scratch + place * chunk_);
+  std::vector<const void*> from(static_cast<size_t>(link_.size));
+  int64_t before = 0;   // bytes of the chunk
+  for (const Segment& target : cut(phase.target, reduced_ * chunk_, std::min(chunk_, phase.target_bytes - reduced_ * chunk_))) {
+    for (int r = 0; r < link_.size; ++r) {
+      const int64_t place = static_cast<int64_t>(set) * (link_.size - 1) + (r < link_.rank ? r : r - 1);
+      from[static_cast<size_t>(r)] = r == link_.rank ? target.data : link_.scratch + place * chunk_ + before;
+    }
+    reduce_in_order(call_.reduce, call_.dtype(), target.data, from, target.bytes / static_cast<int64_t>(size_bytes(call_.dtype())));
+    before += target.bytes;
   }
-  const int64_t bytes = std::min(chunk_, phase.target_bytes - reduced_ * chunk_);
-  reduce_in_order(call_.reduce, call_.x.dtype, target, from, bytes / static_cast<int64_t>(size_bytes(call_.x.dtype)));
   ++reduced_;
   for (size_t i = 0; i < phase.streams.size(); ++i) {
-    if (!phase.streams[i].to_scratch) continue;
+    if (!phase.streams[i].scratch) continue;
     phase.streams[i].arrived[set] = false;
     post(i);
   }

@@ -23,19 +23,14 @@ class MpiComm : public Comm {
   MpiComm(MpiEngine& engine, std::shared_ptr<MpiEngine::Group> group) : Comm(group->name, group->link.rank, group->link.size), engine_(engine), group_(std::move(group)) {}
   ~MpiComm() override { engine_.drop(group_, std::uncaught_exceptions() > 0); }
 
-  Ticket all_reduce(const Tensor& x, Reduce op) override { return start({CollectiveKind::all_reduce, x, op, {}, 0}); }
-  Ticket reduce_scatter(const Tensor& x, const Pieces& pieces) override { return start({CollectiveKind::reduce_scatter, x, Reduce::sum, pieces, 0}); }
-  Ticket all_gather(const Tensor& x, const Pieces& pieces) override { return start({CollectiveKind::all_gather, x, Reduce::sum, pieces, 0}); }
-  Ticket broadcast(const Tensor& x, int root) override { return start({CollectiveKind::broadcast, x, Reduce::sum, {}, root}); }
+  Ticket start(const Collective& call) override {
+    check_collective(call, name(), size());
+    return engine_.submit(group_, call);
+  }
   void wait(Ticket ticket) override { engine_.wait(*group_, ticket); }
   TrafficTable traffic() const override { return engine_.traffic(*group_); }
 
  private:
-  Ticket start(const Collective& call) {
-    check_collective(call, name(), size());
-    return engine_.submit(group_, call);
-  }
-
   MpiEngine& engine_;
   std::shared_ptr<MpiEngine::Group> group_;
 };

@@ -70,6 +70,7 @@ struct NcclComm::State {
   cudaEvent_t event();
   Ticket start(const Collective& call);
   void enqueue(const Collective& call);
+  ncclResult_t enqueue(const Collective& call, const TensorInPieces& t);
   void watch();
   void check_pending();
   [[noreturn]] void fault(ExitCode code, const std::string& text);
@@ -155,10 +156,10 @@ Comm::Ticket NcclComm::State::start(const Collective& call) {
   const cudaEvent_t ready = event(), done = event();
   cuda(cudaEventRecord(ready, compute), "cudaEventRecord");
   cuda(cudaStreamWaitEvent(stream, ready, 0), "cudaStreamWaitEvent");
-  if (call.x.elements() > 0) enqueue(call);
+  if (call.elements() > 0) enqueue(call);
   cuda(cudaEventRecord(done, stream), "cudaEventRecord");
-  const int64_t total = static_cast<int64_t>(call.x.bytes());
-  const int64_t own = even_pieces(call.x.elements(), size).count(rank) * static_cast<int64_t>(size_bytes(call.x.dtype));
+  const int64_t total = call.bytes();
+  const int64_t own = even_pieces(call.elements(), size).count(rank) * static_cast<int64_t>(size_bytes(call.dtype()));
   const int64_t sent = call.kind == CollectiveKind::all_reduce ? total - own + own * (size - 1) : sent_bytes(call, rank, size);
   const std::lock_guard lock(mutex);
   const Ticket ticket = ++started;
@@ -172,38 +173,38 @@ Comm::Ticket NcclComm::State::start(const Collective& call) {
   return ticket;
 }
 
+// Calls of a group are not looked at one by one: what they return before its end is "in progress", or an error that ends the operation.
 void NcclComm::State::enqueue(const Collective& call) {
-  char* x = static_cast<char*>(call.x.data);
-  const size_t element = size_bytes(call.x.dtype);
-  const auto at = [&](int r) { return x + static_cast<size_t>(call.pieces.first(r)) * element; };
-  const auto bytes = [&](int r) { return static_cast<size_t>(call.pieces.count(r)) * element; };
-  switch (call.kind) {
-    case CollectiveKind::all_reduce: {
-      const bool sum = call.reduce == Reduce::sum;
-      settle(ncclAllReduce(x, x, static_cast<size_t>(call.x.elements()), sum ? sum_type(call.x.dtype) : max_type(call.x.dtype), sum ? ncclSum : ncclMax, comm, stream), "ncclAllReduce");
-      return;
-    }
-    case CollectiveKind::broadcast: return settle(ncclBroadcast(x, x, call.x.bytes(), ncclUint8, call.root, comm, stream), "ncclBroadcast");
-    case CollectiveKind::reduce_scatter:
-      if (all_equal(call.pieces, size)) {
-        return settle(ncclReduceScatter(x, at(rank), static_cast<size_t>(call.pieces.count(rank)), ncclFloat32, ncclSum, comm, stream), "ncclReduceScatter");
-      }
-      break;
-    case CollectiveKind::all_gather:
-      if (all_equal(call.pieces, size)) return settle(ncclAllGather(at(rank), x, bytes(rank), ncclUint8, comm, stream), "ncclAllGather");
-      break;
-  }
-  const bool reduce = call.kind == CollectiveKind::reduce_scatter;
   settle(ncclGroupStart(), "ncclGroupStart");
   ncclResult_t first_error = ncclSuccess;
-  for (int r = 0; r < size; ++r) {
-    if (call.pieces.count(r) == 0) continue;
-    const ncclResult_t rc = reduce ? ncclReduce(at(r), at(r), static_cast<size_t>(call.pieces.count(r)), ncclFloat32, ncclSum, r, comm, stream)
-                                   : ncclBroadcast(at(r), at(r), bytes(r), ncclUint8, r, comm, stream);
-    if (rc != ncclSuccess && rc != ncclInProgress && first_error == ncclSuccess) first_error = rc;
+  for (const TensorInPieces& t : call.x) {
+    if (first_error == ncclSuccess && t.x.elements() > 0) first_error = enqueue(call, t);
   }
   const ncclResult_t rc = ncclGroupEnd();
-  settle(first_error != ncclSuccess ? first_error : rc, reduce ? "ncclReduce in a group" : "ncclBroadcast in a group");
+  settle(first_error != ncclSuccess ? first_error : rc, describe(call).c_str());
+}
+
+ncclResult_t NcclComm::State::enqueue(const Collective& call, const TensorInPieces& t) {
+  char* x = static_cast<char*>(t.x.data);
+  const size_t element = size_bytes(t.x.dtype);
+  const ncclDataType_t type = sum_type(t.x.dtype);
+  const auto at = [&](int r) { return x + static_cast<size_t>(t.pieces.first(r)) * element; };
+  const auto elements = [&](int r) { return static_cast<size_t>(t.pieces.count(r)); };
+  const auto error_of = [](ncclResult_t rc) { return rc == ncclInProgress ? ncclSuccess : rc; };
+  const bool sum = call.reduce == Reduce::sum, scatter = call.kind == CollectiveKind::reduce_scatter;
+  if (call.kind == CollectiveKind::all_reduce) {
+    return error_of(ncclAllReduce(x, x, static_cast<size_t>(t.x.elements()), sum ? type : max_type(t.x.dtype), sum ? ncclSum : ncclMax, comm, stream));
+  }
+  if (call.kind == CollectiveKind::broadcast) return error_of(ncclBroadcast(x, x, t.x.bytes(), ncclUint8, call.root, comm, stream));
+  if (all_equal(t.pieces, size)) {
+    return error_of(scatter ? ncclReduceScatter(x, at(rank), elements(rank), type, ncclSum, comm, stream) : ncclAllGather(at(rank), x, elements(rank) * element, ncclUint8, comm, stream));
+  }
+  ncclResult_t error = ncclSuccess;
+  for (int r = 0; r < size && error == ncclSuccess; ++r) {
+    if (elements(r) == 0) continue;
+    error = error_of(scatter ? ncclReduce(at(r), at(r), elements(r), type, ncclSum, r, comm, stream) : ncclBroadcast(at(r), at(r), elements(r) * element, ncclUint8, r, comm, stream));
+  }
+  return error;
 }
 
 void NcclComm::State::fault(ExitCode code, const std::string& text) {
@@ -298,10 +299,7 @@ NcclComm::~NcclComm() {
   }
 }
 
-Comm::Ticket NcclComm::all_reduce(const Tensor& x, Reduce op) { return state_->start({CollectiveKind::all_reduce, x, op, {}, 0}); }
-Comm::Ticket NcclComm::reduce_scatter(const Tensor& x, const Pieces& pieces) { return state_->start({CollectiveKind::reduce_scatter, x, Reduce::sum, pieces, 0}); }
-Comm::Ticket NcclComm::all_gather(const Tensor& x, const Pieces& pieces) { return state_->start({CollectiveKind::all_gather, x, Reduce::sum, pieces, 0}); }
-Comm::Ticket NcclComm::broadcast(const Tensor& x, int root) { return state_->start({CollectiveKind::broadcast, x, Reduce::sum, {}, root}); }
+Comm::Ticket NcclComm::start(const Collective& call) { return state_->start(call); }
 
 void NcclComm::wait(Ticket ticket) {
   State& s = *state_;

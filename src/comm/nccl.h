@@ -3,7 +3,7 @@
 // Operations run on a stream of their own: each waits for the compute stream's work submitted before it, and wait() makes the compute stream (not the host) wait for it. Any of this may be
 // recorded in a CUDA graph of the compute stream, if what is started is also waited for within the recording. One thread issues the calls of all groups, in the same order on all ranks.
 //
-// Pieces of one size are NCCL's own reduce-scatter and all-gather; others are grouped ncclReduce and ncclBroadcast. Bytes that are only moved are moved as bytes. Maxima of f32 and f64 are taken on the
+// A list is one group of NCCL's calls. Pieces of one size are NCCL's own reduce-scatter and all-gather; others are grouped ncclReduce and ncclBroadcast. Bytes that are only moved are moved as bytes. Maxima of f32 and f64 are taken on the
 // bits as unsigned integers, so that NaN counts: they need values without a sign (absolute maxima). Sums are in NCCL's order: the same for the same layout, since NVLS
 // (NCCL_NVLS_ENABLE), which adds in the switch, is switched off. Traffic counts by comm.h's formulas, an all-reduce always in pieces; which way NCCL sends is its own choice.
 //
@@ -28,10 +28,7 @@ class NcclComm : public Comm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
-  Ticket all_reduce(const Tensor& x, Reduce op) override;
-  Ticket reduce_scatter(const Tensor& x, const Pieces& pieces) override;
-  Ticket all_gather(const Tensor& x, const Pieces& pieces) override;
-  Ticket broadcast(const Tensor& x, int root) override;
+  Ticket start(const Collective& call) override;
   void wait(Ticket ticket) override;
   TrafficTable traffic() const override;
 

@@ -1,5 +1,7 @@
 #include "comm/staged.h"
 
+#include "comm/collective.h"
+
 namespace octet {
 namespace {
 
@@ -7,42 +9,38 @@ class StagedComm : public Comm {
  public:
   StagedComm(std::unique_ptr<Comm> host, DeviceCopies copies) : Comm(host->name(), host->rank(), host->size()), host_(std::move(host)), copies_(std::move(copies)) {}
 
-  Ticket all_reduce(const Tensor& x, Reduce op) override {
-    const Pieces whole{{0, x.elements()}};
-    return run(x, whole, 0, whole, 0, [&](const Tensor& t) { return host_->all_reduce(t, op); });
-  }
-  Ticket reduce_scatter(const Tensor& x, const Pieces& pieces) override {
-    return run(x, {{0, x.elements()}}, 0, pieces, rank(), [&](const Tensor& t) { return host_->reduce_scatter(t, pieces); });
-  }
-  Ticket all_gather(const Tensor& x, const Pieces& pieces) override {
-    return run(x, pieces, rank(), {{0, x.elements()}}, 0, [&](const Tensor& t) { return host_->all_gather(t, pieces); });
-  }
-  Ticket broadcast(const Tensor& x, int root) override {
-    const Pieces whole{{0, x.elements()}};
-    return run(x, whole, 0, whole, 0, [&](const Tensor& t) { return host_->broadcast(t, root); });
+  Ticket start(const Collective& call) override {
+    check_collective(call, name(), size());
+    const size_t element = size_bytes(call.dtype()), bytes = static_cast<size_t>(call.bytes());
+    Collective on_host = call;
+    if (buffer_.size() < bytes) buffer_.resize(bytes);
+    std::byte* next = buffer_.data();
+    for (TensorInPieces& t : on_host.x) {
+      t.x.data = next;
+      next += t.x.bytes();
+    }
+    // A gather needs the own pieces only, a reduce-scatter gives only those.
+    const auto each = [&](bool own, const auto& copy) {
+      for (size_t i = 0; i < call.x.size(); ++i) {
+        const Pieces& pieces = call.x[i].pieces;
+        const size_t first = own ? static_cast<size_t>(pieces.first(rank())) * element : 0;
+        const size_t count = own ? static_cast<size_t>(pieces.count(rank())) * element : call.x[i].x.bytes();
+        if (count > 0) copy(static_cast<std::byte*>(on_host.x[i].x.data) + first, static_cast<std::byte*>(call.x[i].x.data) + first, count);
+      }
+    };
+    each(call.kind == CollectiveKind::all_gather, [&](std::byte* host, std::byte* device, size_t n) { copies_.out(host, device, n); });
+    const Ticket ticket = host_->start(on_host);
+    host_->wait(ticket);
+    each(call.kind == CollectiveKind::reduce_scatter, [&](std::byte* host, std::byte* device, size_t n) { copies_.in(device, host, n); });
+    return ticket;
   }
   void wait(Ticket ticket) override { host_->wait(ticket); }
   TrafficTable traffic() const override { return host_->traffic(); }
 
  private:
-  // Copies one piece out, and another one back.
-  template <class Operation>
-  Ticket run(const Tensor& x, const Pieces& given, int give, const Pieces& taken, int take, const Operation& operation) {
-    if (buffer_.size() < x.bytes()) buffer_.resize(x.bytes());
-    const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements) * size_bytes(x.dtype); };
-    const auto device = [&](int64_t element) { return static_cast<std::byte*>(x.data) + bytes(element); };
-    Tensor host = x;
-    host.data = buffer_.data();
-    if (given.count(give) > 0) copies_.out(buffer_.data() + bytes(given.first(give)), device(given.first(give)), bytes(given.count(give)));
-    const Ticket ticket = operation(host);
-    host_->wait(ticket);
-    if (taken.count(take) > 0) copies_.in(device(taken.first(take)), buffer_.data() + bytes(taken.first(take)), bytes(taken.count(take)));
-    return ticket;
-  }
-
   std::unique_ptr<Comm> host_;
   DeviceCopies copies_;
-  std::vector<std::byte> buffer_;   // as large as the largest tensor so far
+  std::vector<std::byte> buffer_;   // as large as the largest operation so far
 };
 
 }  // namespace

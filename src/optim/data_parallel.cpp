@@ -75,12 +75,16 @@ void DataParallel::wait_for_weights(size_t unit) {
 void DataParallel::begin_step() { std::fill(added_.begin(), added_.end(), false); }
 
 void DataParallel::start_sum(const Unit& unit, Tickets& tickets) {
-  if (!mesh_.dp()) return;
+  if (!mesh_.dp() || unit.params.empty()) return;
+  Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.dp();
+  std::vector<TensorInPieces> in_pieces;
+  std::vector<Tensor> whole;
   for (const Param* p : unit.params) {
-    Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.dp();
-    tickets.push_back(mesh_.shards() ? group.reduce_scatter(p->grad, pieces_.at(p)) : group.all_reduce(p->grad, Reduce::sum));
-    if (!overlap_) group.wait(tickets.back());
+    if (mesh_.shards()) in_pieces.push_back({p->grad, pieces_.at(p)});
+    else whole.push_back(p->grad);
   }
+  tickets.push_back(mesh_.shards() ? group.reduce_scatter(in_pieces) : group.all_reduce(whole, Reduce::sum));
+  if (!overlap_) group.wait(tickets.back());
 }
 
 // Takes over the own rows of what the slot's last unit sent off, and frees the slot.
@@ -101,10 +105,11 @@ void DataParallel::settle(Ctx& ctx, int slot) {
 
 // Of a unit whose sums over the shards are done.
 void DataParallel::start_replica_sum(size_t unit) {
-  for (const Param* p : model_.units()[unit].params) {
-    replica_sum_ = mesh_.replicas()->all_reduce(p->own_grad, Reduce::sum);
-    if (!overlap_) mesh_.replicas()->wait(replica_sum_);
-  }
+  std::vector<Tensor> own;
+  for (const Param* p : model_.units()[unit].params) own.push_back(p->own_grad);
+  if (own.empty()) return;
+  replica_sum_ = mesh_.replicas()->all_reduce(own, Reduce::sum);
+  if (!overlap_) mesh_.replicas()->wait(replica_sum_);
 }
 
 // Sums over the replicas follow those over the shards, as far as those are done or `keep` younger ones are under way.
@@ -136,14 +141,17 @@ void DataParallel::start_gather(const Work& work, size_t unit) {
   int& held = holds_[static_cast<size_t>(model_.units()[unit].slot)];
   if (lends_weights() && held >= 0) wait_for_weights(static_cast<size_t>(held));   // came for nothing, and still writes there
   if (codes_ && std::exchange(maxima_are_old_, false)) codes_->exchange_maxima(work.weights, work.quant);
+  std::map<Dtype, std::vector<TensorInPieces>> of_type;
   for (const Param* p : model_.units()[unit].params) {
     if (p->by_codes) continue;
     if (lends_weights() && p->own_elements() > 0) ops::copy(work.ctx, p->own_working, p->own_part(p->working));
-    gathers_[unit].push_back(mesh_.shards()->all_gather(p->working, pieces_.at(p)));
+    of_type[p->working.dtype].push_back({p->working, pieces_.at(p)});
+  }
+  if (codes_) codes_->quantize(work.weights, work.quant, unit, counted_[unit], of_type);
+  for (const auto& [dtype, tensors] : of_type) {
+    gathers_[unit].push_back(mesh_.shards()->all_gather(tensors));
     if (!overlap_) mesh_.shards()->wait(gathers_[unit].back());
   }
-  if (codes_) codes_->start(work.weights, work.quant, unit, counted_[unit], gathers_[unit]);
-  if (!overlap_ && !gathers_[unit].empty()) mesh_.shards()->wait(gathers_[unit].back());
   if (lends_weights()) held = static_cast<int>(unit);
 }
 

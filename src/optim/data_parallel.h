@@ -10,7 +10,7 @@
 // With tensor parallelism all of this is of this rank's part of each matrix, among the ranks that have the same part; gradients that are addends over the ranks of tp are summed over those then.
 //
 // What moves, moves beside the work of other units (parallel.overlap; the same bits without): gradients of a unit while earlier units compute theirs, weights of a
-// unit while the one before it computes. The hooks are called by the model's traversals (model/unit.h).
+// unit while the one before it computes. One operation moves a unit's tensors of one type. The hooks are called by the model's traversals (model/unit.h).
 #pragma once
 #include <array>
 #include <map>

@@ -67,13 +67,13 @@ void WeightCodes::exchange_maxima(Ctx& ctx, QuantRegistry& quant) {
   }
 }
 
-void WeightCodes::start(Ctx& ctx, QuantRegistry& quant, size_t unit, bool again, std::vector<Comm::Ticket>& tickets) {
+void WeightCodes::quantize(Ctx& ctx, QuantRegistry& quant, size_t unit, bool again, std::map<Dtype, std::vector<TensorInPieces>>& gathers) {
   for (const Weight& w : units_[unit]) {
     const Linear::Part& part = w.of();
     w.linear->quantize_own_rows(ctx, quant, part, w.linear->needs_weight_amax(part, quant) ? w.amax : Tensor{}, again);
-    tickets.push_back(mesh_.shards()->all_gather(codes_of(part.w_row), pieces_.at(part.weight)));
+    gathers[Dtype::u8].push_back({codes_of(part.w_row), pieces_.at(part.weight)});
     const Tensor& scales = part.w_row.scale_inv;
-    tickets.push_back(mesh_.shards()->all_gather({scales.data, Dtype::f32, {scales.elements()}}, w.scales));
+    gathers[Dtype::f32].push_back({{scales.data, Dtype::f32, {scales.elements()}}, w.scales});
   }
 }
 

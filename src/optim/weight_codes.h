@@ -19,8 +19,8 @@ class WeightCodes {
   void allocate(Arena& arena);
   // Weights have changed: the maxima of those that scale by their own are exchanged, all at once. Waits.
   void exchange_maxima(Ctx& ctx, QuantRegistry& quant);
-  // Quantizes the own rows of the unit's weights, and starts the gathers of codes and scales. again: they were quantized in this step before.
-  void start(Ctx& ctx, QuantRegistry& quant, size_t unit, bool again, std::vector<Comm::Ticket>& tickets);
+  // Quantizes the own rows of the unit's weights, and adds to `gathers` what the unit's gathers must move: codes (u8) and scales (f32). again: they were quantized in this step before.
+  void quantize(Ctx& ctx, QuantRegistry& quant, size_t unit, bool again, std::map<Dtype, std::vector<TensorInPieces>>& gathers);
 
  private:
   struct Weight {

@@ -24,7 +24,7 @@ DEADLINE, FAULT = 31, 32
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl_vader_single_copy_mechanism", "none"]
 STAY = ["--mca", "orte_enable_recovery", "1"]  # a dead rank ends nobody else
 KEEP_CODE = 'trap "" TERM; "$@"; echo $? $(date +%s.%N) > $CODES.$OMPI_COMM_WORLD_RANK.new; mv $CODES.$OMPI_COMM_WORLD_RANK.new $CODES.$OMPI_COMM_WORLD_RANK'
-OPERATION = re.compile(r"rank \d+ on \S+, group dp: \w+( sum)? of \d+ \w+ \(\d+ bytes\), operation \d+")
+OPERATION = re.compile(r"rank \d+ on \S+, group dp: \w+( sum)? of (\d+ tensors, )?\d+ \w+ \(\d+ bytes\), operation \d+")
 
 
 def environment(**more):
@@ -94,16 +94,25 @@ class Mpirun(unittest.TestCase):
             done = self.run_ranks(ranks, "operations")
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""), f"{ranks} ranks")
 
-    def test_bytes_are_those_that_mpi_was_given(self):
+    def counted(self, mode):
+        """Of each of 3 ranks: bytes of tensors and of greetings as Comm counts them; bytes and messages that MPI was given."""
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="octet-mpi-")))
-        done = self.run_ranks(3, "traffic", folder / "comm", flags=["-x", f"LD_PRELOAD={COUNTER}", "-x", "PMPI_COUNT"], PMPI_COUNT=folder / "mpi")
+        done = self.run_ranks(3, mode, folder / "comm", flags=["-x", f"LD_PRELOAD={COUNTER}", "-x", "PMPI_COUNT"], PMPI_COUNT=folder / "mpi")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         for rank in range(3):
             _, tensors, greetings = map(int, (folder / f"comm.{rank}").read_text().split())
-            sent, messages = map(int, (folder / f"mpi.{rank}").read_text().split())
+            yield rank, tensors, greetings, *map(int, (folder / f"mpi.{rank}").read_text().split())
+
+    def test_bytes_are_those_that_mpi_was_given(self):
+        for rank, tensors, greetings, sent, messages in self.counted("traffic"):
             self.assertGreater(tensors, 3_000_000)
             self.assertEqual(sent, tensors + greetings, f"rank {rank}")
             self.assertGreater(messages, 10)
+
+    def test_small_tensors_of_a_list_travel_in_one_message(self):
+        for rank, tensors, greetings, sent, messages in self.counted("messages"):
+            self.assertEqual(sent, tensors + greetings, f"rank {rank}")
+            self.assertEqual(messages, 3 * 2, "greeting, all_gather, all_reduce to two other ranks")
 
     def test_launch(self):
         done = self.run_ranks(2, "alone")

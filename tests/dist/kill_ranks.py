@@ -33,7 +33,7 @@ KEEP = """trap "" TERM
 wait $!; echo $? $(date +%s.%N) > $KEPT.new.$OMPI_COMM_WORLD_RANK
 mv $KEPT.new.$OMPI_COMM_WORLD_RANK $KEPT.end.$OMPI_COMM_WORLD_RANK"""
 # What the first rank whose deadline passes says, and the others of it.
-NAMES_OPERATION = re.compile(r"(?m)^octet: error: (?:rank \d+ on \S+ ended: )?rank \d+ on \S+, group [\w ]+: \w+(?: sum| max)? of \d+ \w+ \(\d+ bytes\), operation \d+")
+NAMES_OPERATION = re.compile(r"(?m)^octet: error: (?:rank \d+ on \S+ ended: )?rank \d+ on \S+, group [\w ]+: \w+(?: sum| max)? of (?:\d+ tensors, )?\d+ \w+ \(\d+ bytes\), operation \d+")
 LINE = "{:>3} {:>5} {:>4} {:>4}  {:<7} {:>6}  {:<29} {:<16} {:>4} {:>10} {:>7}  {}"
 
 

@@ -1,6 +1,7 @@
 // mpi_check MODE [ARGUMENT]: what tests/cli/test_mpirun.py starts under mpirun. Prints nothing when all is well; an error is one line on stderr and its exit code, as in app/main.cpp.
 //   operations            every operation against plain loops (those that the local backend passes too), and the bytes that Comm counts
 //   traffic FILE          a known set of operations; each rank appends "rank bytes-of-tensors bytes-of-greetings" to FILE.<rank>
+//   messages FILE         an all-gather and an all-reduce of 50 small tensors, in a group of all; each rank writes to FILE.<rank> as above
 //   train FILE [SECONDS]  sums again and again, as a training run would; each rank's process number is in FILE.<rank>. Deadline: 3 s, or SECONDS
 //   throw                 rank 1 throws Error(config) while the others wait
 //   absent                the last rank does not take part in an operation (deadline 1 s)
@@ -45,6 +46,21 @@ void check_traffic(World& world) {
   expect_bytes("all_reduce", Dtype::f32, 400 * (n - 1) + 2 * 1600000 * (n - 1));
   comm->wait(comm->broadcast(tensor(small), n - 1));
   expect_bytes("broadcast", Dtype::f32, world.rank() == n - 1 ? 400 * (n - 1) : 0);
+  std::vector<double> a(1000), b(static_cast<size_t>(50000 * n));
+  comm->wait(comm->all_reduce({tensor(a), tensor(b)}, Reduce::sum));
+  const int64_t all = 1000 + 50000 * n, even = even_pieces(all, n).count(world.rank());
+  expect_bytes("all_reduce", Dtype::f64, 8 * (all - even + even * (n - 1)));
+}
+
+// Writes what Comm says of these groups to a file, and what they sent to be made.
+int report(const World& world, const std::string& file, const std::vector<const Comm*>& groups) {
+  int64_t bytes = 0, greetings = 0;
+  for (const Comm* comm : groups) {
+    for (const auto& [what, t] : comm->traffic()) bytes += t.bytes;
+    greetings += 64 * (comm->size() - 1);
+  }
+  std::ofstream(fmt::format("{}.{}", file, world.rank())) << world.rank() << ' ' << bytes << ' ' << greetings << '\n';
+  return 0;
 }
 
 // The same operations as above and some groups; what Comm says of them.
@@ -59,23 +75,35 @@ int report_traffic(World& world, const std::string& file) {
     comm->wait(comm->reduce_scatter(tensor(x), even_pieces(300001, comm->size())));
     comm->wait(comm->all_gather(tensor(x), even_pieces(300001, comm->size())));
     comm->wait(comm->broadcast(tensor(x), 0));
+    std::vector<float> y(70000), z(3);
+    comm->wait(comm->reduce_scatter({{tensor(y), pieces(70000, comm->size(), 1)}, {tensor(x), even_pieces(300001, comm->size())}, {tensor(z), pieces(3, comm->size(), 3)}}));
+    comm->wait(comm->all_gather({{tensor(y), pieces(70000, comm->size(), 2)}, {tensor(x), even_pieces(300001, comm->size())}}));
+    comm->wait(comm->all_reduce({tensor(z), tensor(x), tensor(y)}, Reduce::max));
     exchange(*comm, std::string(static_cast<size_t>(100 * world.rank()), 'x'));
   }
-  int64_t bytes = 0;
-  for (const Comm* comm : {whole.get(), half.get()}) {
-    for (const auto& [what, t] : comm->traffic()) bytes += t.bytes;
+  return report(world, file, {whole.get(), half.get()});
+}
+
+int report_messages(World& world, const std::string& file) {
+  const auto all = world.group("all", everyone(world));
+  std::vector<std::vector<float>> x(50, std::vector<float>(100));
+  std::vector<TensorInPieces> in_pieces;
+  std::vector<Tensor> whole;
+  for (auto& t : x) {
+    in_pieces.push_back({tensor(t), even_pieces(100, all->size())});
+    whole.push_back(tensor(t));
   }
-  const int64_t greetings = 64 * (whole->size() - 1 + half->size() - 1);
-  std::ofstream(fmt::format("{}.{}", file, world.rank())) << world.rank() << ' ' << bytes << ' ' << greetings << '\n';
-  return 0;
+  all->wait(all->all_gather(in_pieces));
+  all->wait(all->all_reduce(whole, Reduce::sum));
+  return report(world, file, {all.get()});
 }
 
 int train(World& world, const std::string& file) {
   std::ofstream(fmt::format("{}.{}", file, world.rank())) << ::getpid() << std::endl;
   const auto dp = world.group("dp", everyone(world));
-  std::vector<float> x(200000);
+  std::vector<float> x(200000), y(1000);
   for (int step = 0;; ++step) {
-    const auto scattered = dp->reduce_scatter(tensor(x), even_pieces(200000, dp->size()));
+    const auto scattered = dp->reduce_scatter({{tensor(x), even_pieces(200000, dp->size())}, {tensor(y), even_pieces(1000, dp->size())}});
     dp->wait(scattered);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     dp->wait(dp->all_gather(tensor(x), even_pieces(200000, dp->size())));
@@ -90,6 +118,7 @@ int program(World& world, const std::string& mode, const std::string& argument) 
     return 0;
   }
   if (mode == "traffic") return report_traffic(world, argument);
+  if (mode == "messages") return report_messages(world, argument);
   if (mode == "train") return train(world, argument);
   if (mode == "alone") {
     fmt::print("rank {} of {}, local rank {} of {}, {} hosts\n", world.rank(), world.size(), world.local_rank(), world.local_size(), world.hosts().size());

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 
 #include "../unit/comm/collective_checks.h"
@@ -82,6 +83,32 @@ void check_sizes(NcclComm& comm, int64_t count, cudaStream_t stream) {
   comm_checks::expect<uint8_t>(comm, "broadcast", z.fetch(), 0, count, [&](int64_t i) { return whole_number<uint8_t>(n - 1, i); });
 }
 
+// Tensors of very different sizes in one operation.
+void check_list(NcclComm& comm, cudaStream_t stream) {
+  const int n = comm.size(), me = comm.rank();
+  const std::vector<int64_t> counts = {1, 0, 70000, 5, 1 << 20};
+  std::vector<std::unique_ptr<OnDevice<float>>> sums, scattered;
+  std::vector<std::unique_ptr<OnDevice<uint16_t>>> gathered;
+  std::vector<Tensor> whole;
+  std::vector<TensorInPieces> to_scatter, to_gather;
+  const auto cut = [&](size_t i) { return comm_checks::pieces(counts[i], n, static_cast<int>(i) % 4); };
+  for (size_t i = 0; i < counts.size(); ++i) {
+    whole.push_back(sums.emplace_back(std::make_unique<OnDevice<float>>(me, counts[i], stream))->tensor());
+    to_scatter.push_back({scattered.emplace_back(std::make_unique<OnDevice<float>>(me, counts[i], stream))->tensor(), cut(i)});
+    to_gather.push_back({gathered.emplace_back(std::make_unique<OnDevice<uint16_t>>(me, counts[i], stream))->tensor(), cut(i)});
+  }
+  comm.wait(comm.all_reduce(whole, Reduce::sum));
+  comm.wait(comm.reduce_scatter(to_scatter));
+  comm.wait(comm.all_gather(to_gather));
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const Pieces p = cut(i);
+    comm_checks::expect<float>(comm, "sum of a list", sums[i]->fetch(), 0, counts[i], [&](int64_t e) { return sum_over<float>(n, e); });
+    comm_checks::expect<float>(comm, "reduce_scatter of a list", scattered[i]->fetch(), p.first(me), p.count(me), [&](int64_t e) { return sum_over<float>(n, e); });
+    const std::vector<uint16_t>& all = gathered[i]->fetch();
+    for (int r = 0; r < n; ++r) comm_checks::expect<uint16_t>(comm, "all_gather of a list", all, p.first(r), p.count(r), [&](int64_t e) { return whole_number<uint16_t>(r, e); });
+  }
+}
+
 // Rank r's only value that is not zero is at r; NaN counts.
 void check_max(NcclComm& comm, cudaStream_t stream) {
   std::vector<float> host(static_cast<size_t>(comm.size() + 1));
@@ -107,6 +134,7 @@ void check_rank(World& world) {
     NcclComm comm(world, *host, stream, 30);
     for (int64_t count : {0, 1, 5, 1000, 1 << 20, 3000001}) check_sizes(comm, count, stream);
     check_max(comm, stream);
+    check_list(comm, stream);
     OnDevice<float> large(comm.rank(), 64 << 20, stream);
     double best = 1e9;
     for (int k = 0; k < 5; ++k) {

@@ -153,6 +153,77 @@ void check_broadcast(Comm& comm, const std::vector<int>& ranks, int test, int64_
   expect<T>(comm, "broadcast", x, 0, count, [&](int64_t i) { return value<T>(ranks[static_cast<size_t>(root)], test, i); });
 }
 
+// Tensors of a list, each in memory of its own; the empty ones have none.
+template <class T>
+struct List {
+  List(int rank, int& test, const std::vector<int64_t>& counts) : first(test + 1) {
+    for (int64_t count : counts) x.push_back(filled<T>(rank, ++test, count));
+  }
+  std::vector<Tensor> tensors() {
+    std::vector<Tensor> all;
+    for (auto& t : x) all.push_back(tensor(t));
+    return all;
+  }
+  // Each tensor cut in another way than the one before it.
+  Pieces cut(size_t i, int n, int kind) const { return pieces(static_cast<int64_t>(x[i].size()), n, (kind + static_cast<int>(i)) % 4); }
+  std::vector<TensorInPieces> in_pieces(int n, int kind) {
+    std::vector<TensorInPieces> all;
+    for (size_t i = 0; i < x.size(); ++i) all.push_back({tensor(x[i]), cut(i, n, kind)});
+    return all;
+  }
+  std::vector<std::vector<T>> x;
+  int first;   // the first tensor's case
+};
+
+template <class T>
+void check_list_all_reduce(Comm& comm, const std::vector<int>& ranks, int& test, const std::vector<int64_t>& counts, Reduce op) {
+  List<T> list(ranks[static_cast<size_t>(comm.rank())], test, counts);
+  comm.wait(comm.all_reduce(list.tensors(), op));
+  for (size_t k = 0; k < counts.size(); ++k) {
+    expect<T>(comm, "all_reduce of a list", list.x[k], 0, counts[k], [&](int64_t i) { return reduced<T>(ranks, list.first + static_cast<int>(k), op, i); });
+  }
+}
+
+template <class T>
+void check_list_reduce_scatter(Comm& comm, const std::vector<int>& ranks, int& test, const std::vector<int64_t>& counts, int kind) {
+  List<T> list(ranks[static_cast<size_t>(comm.rank())], test, counts);
+  comm.wait(comm.reduce_scatter(list.in_pieces(comm.size(), kind)));
+  for (size_t k = 0; k < counts.size(); ++k) {
+    const Pieces p = list.cut(k, comm.size(), kind);
+    expect<T>(comm, "reduce_scatter of a list", list.x[k], p.first(comm.rank()), p.count(comm.rank()),
+              [&](int64_t i) { return reduced<T>(ranks, list.first + static_cast<int>(k), Reduce::sum, i); });
+  }
+}
+
+template <class T>
+void check_list_all_gather(Comm& comm, const std::vector<int>& ranks, int& test, const std::vector<int64_t>& counts, int kind) {
+  List<T> list(ranks[static_cast<size_t>(comm.rank())], test, counts);
+  comm.wait(comm.all_gather(list.in_pieces(comm.size(), kind)));
+  for (size_t k = 0; k < counts.size(); ++k) {
+    const Pieces p = list.cut(k, comm.size(), kind);
+    for (int r = 0; r < comm.size(); ++r) {
+      expect<T>(comm, "all_gather of a list", list.x[k], p.first(r), p.count(r), [&](int64_t i) { return value<T>(ranks[static_cast<size_t>(r)], list.first + static_cast<int>(k), i); });
+    }
+  }
+}
+
+// Lists with empty tensors at all places, around the size up to which sums go whole, and (`large`) with tensors that begin and end within chunks.
+inline void check_lists(Comm& comm, const std::vector<int>& ranks, bool large, int& test) {
+  std::vector<std::vector<int64_t>> lists = {{0}, {0, 0, 0}, {7}, {0, 5, 0, 1, 1, 1000, 3, 0}, {5000, 0, 11384}, {5000, 1, 11384}, {3, 20011, 1, 30000, 0, 777, 12}};
+  if (large) lists.push_back({11, 250000 * comm.size(), 0, 1, 90001 * comm.size(), 500, 13});
+  for (const std::vector<int64_t>& counts : lists) {
+    check_list_all_reduce<float>(comm, ranks, test, counts, Reduce::sum);
+    check_list_reduce_scatter<float>(comm, ranks, test, counts, 1);
+    check_list_all_gather<float>(comm, ranks, test, counts, 0);
+    if (counts.size() > 1 && counts[1] > 100000) continue;
+    check_list_all_reduce<double>(comm, ranks, test, counts, Reduce::max);
+    check_list_all_reduce<bf16>(comm, ranks, test, counts, Reduce::sum);
+    for (int kind = 2; kind < 5; ++kind) check_list_reduce_scatter<float>(comm, ranks, test, counts, kind);
+    check_list_reduce_scatter<bf16>(comm, ranks, test, counts, 1);
+    for (int kind = 0; kind < 4; ++kind) check_list_all_gather<uint8_t>(comm, ranks, test, counts, kind);
+  }
+}
+
 // All operations in one group, sizes up to three chunks of a piece when `large`.
 inline void check_group(Comm& comm, const std::vector<int>& ranks, bool large) {
   int test = 0;
@@ -178,6 +249,7 @@ inline void check_group(Comm& comm, const std::vector<int>& ranks, bool large) {
     }
     for (int root = 0; root < comm.size(); ++root) check_broadcast<float>(comm, ranks, ++test, count, root);
   }
+  check_lists(comm, ranks, large, test);
 }
 
 inline std::vector<int> everyone(const World& world) {
@@ -204,7 +276,9 @@ inline void check_in_flight(World& world) {
     const bool is_half = i % 3 == 2;
     Comm* comm = is_half ? half.get() : i % 3 == 1 ? again.get() : whole.get();
     Started s{comm, is_half ? parity : all, 1000 + i, 0, filled<float>(world.rank(), 1000 + i, 10 + 977 * i)};
-    s.ticket = comm->all_reduce(tensor(s.x), Reduce::sum);   // moving a vector keeps its memory
+    const Tensor x = tensor(s.x);   // moving a vector keeps its memory
+    const int64_t front = x.elements() / 3;
+    s.ticket = i % 4 == 0 ? comm->all_reduce({Tensor{x.data, x.dtype, {front}}, Tensor{s.x.data() + front, x.dtype, {x.elements() - front}}}, Reduce::sum) : comm->all_reduce(x, Reduce::sum);
     started.push_back(std::move(s));
   }
   for (size_t k = 0; k < started.size(); ++k) {

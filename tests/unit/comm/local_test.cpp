@@ -113,6 +113,11 @@ TEST(Local, mismatched_calls_are_errors_that_name_both) {
   expect_mismatch([](Comm& c, int rank, auto& x) { return c.all_reduce(tensor(x), rank ? Reduce::max : Reduce::sum); }, "max", "sum");
   expect_mismatch([](Comm& c, int rank, auto& x) { return c.reduce_scatter(tensor(x), Pieces{{0, 10 + rank, 64}}); }, "reduce_scatter", "pieces");
   expect_mismatch([](Comm& c, int rank, auto& x) { return c.broadcast(tensor(x), rank); }, "from rank 0", "from rank 1");
+  // Lists of the same bytes, cut into other tensors.
+  const auto two = [](auto& x, int64_t front) { return std::vector<Tensor>{{x.data(), Dtype::f32, {front}}, {x.data() + front, Dtype::f32, {64 - front}}}; };
+  expect_mismatch([&](Comm& c, int rank, auto& x) { return rank ? c.all_reduce(two(x, 20), Reduce::sum) : c.all_reduce(tensor(x), Reduce::sum); }, "sum of 2 tensors, 64 f32 (256 bytes)",
+                  "sum of 64 f32 (256 bytes)");
+  expect_mismatch([&](Comm& c, int rank, auto& x) { return c.all_reduce(two(x, 20 + rank), Reduce::sum); }, "sum of 2 tensors, 64 f32 (256 bytes)", "tensors or pieces differ");
 }
 
 TEST(Local, senseless_calls_are_refused) {
@@ -130,6 +135,10 @@ TEST(Local, senseless_calls_are_refused) {
     EXPECT_THROW(comm->all_gather(tensor(x), Pieces{{0, 4, 63}}), Error);
     EXPECT_THROW(comm->all_gather({nullptr, Dtype::f32, {8}}, Pieces{{0, 4, 8}}), Error);
     EXPECT_THROW(comm->broadcast(tensor(x), 2), Error);
+    EXPECT_THROW(comm->all_gather(std::vector<TensorInPieces>{}), Error);
+    EXPECT_THROW(comm->all_reduce({tensor(x), Tensor{x.data(), Dtype::i64, {2}}}, Reduce::sum), Error);
+    EXPECT_THROW(comm->all_gather({{tensor(x), Pieces{{0, 4, 64}}}, {tensor(x), Pieces{{0, 4, 63}}}}), Error);
+    EXPECT_THROW(comm->reduce_scatter({{tensor(x), Pieces{{0, 4, 64}}}, {{nullptr, Dtype::f32, {8}}, Pieces{{0, 4, 8}}}}), Error);
     EXPECT_THROW(comm->wait(1), Error);
     barrier(*comm);   // the group is as it was
   });
@@ -231,6 +240,25 @@ TEST(Local, bytes_are_counted_by_operation_and_type) {
     EXPECT_EQ(t.at({"all_reduce", Dtype::f32}).bytes, 400 * 3 + 2 * 160000 * 3 / 4);
     EXPECT_EQ(t.at({"broadcast", Dtype::f32}).bytes, (world.rank() == 2 ? 400 * 3 + 120000 : 0) + 40000 * 3);
     EXPECT_EQ(t.size(), 5u);
+  });
+}
+
+TEST(Local, a_list_is_one_operation_of_all_its_bytes) {
+  run_local_ranks(4, [](World& world) {
+    const auto comm = world.group("dp", {0, 1, 2, 3});
+    std::vector<float> a(100), b(20), large(39999);
+    const Comm::Ticket first = comm->all_gather({{tensor(a), Pieces{{0, 10, 30, 60, 100}}}, {{nullptr, Dtype::f32, {0}}, even_pieces(0, 4)}, {tensor(b), even_pieces(20, 4)}});
+    EXPECT_EQ(comm->reduce_scatter({{tensor(a), Pieces{{0, 10, 30, 60, 100}}}, {tensor(b), even_pieces(20, 4)}}), first + 1);
+    comm->wait(comm->all_reduce({tensor(a), tensor(b)}, Reduce::sum));
+    comm->wait(comm->all_reduce({tensor(large), tensor(a), tensor(b)}, Reduce::sum));   // even pieces of 40119 elements
+    const TrafficTable t = comm->traffic();
+    const int64_t own = 10 * (world.rank() + 1) + 5, even = 40119 / 4 + (world.rank() < 3 ? 1 : 0);
+    EXPECT_EQ(t.at({"all_gather", Dtype::f32}).calls, 1);
+    EXPECT_EQ(t.at({"all_gather", Dtype::f32}).bytes, 4 * own * 3);
+    EXPECT_EQ(t.at({"reduce_scatter", Dtype::f32}).calls, 1);
+    EXPECT_EQ(t.at({"reduce_scatter", Dtype::f32}).bytes, 4 * (120 - own));
+    EXPECT_EQ(t.at({"all_reduce", Dtype::f32}).calls, 2);
+    EXPECT_EQ(t.at({"all_reduce", Dtype::f32}).bytes, 4 * (120 * 3 + 40119 - even + even * 3));
   });
 }
 

@@ -39,7 +39,30 @@ TEST(Staged, OperationsReachTheDeviceAndTouchWhatIsTheirs) {
     x.assign(7, mine);
     group->wait(group->broadcast(t, 1));
     EXPECT_EQ(x, std::vector<float>(7, 2));
-    EXPECT_FALSE(group->traffic().empty());
+
+    // Lists: own pieces out for a gather, own pieces in from a reduce-scatter.
+    std::vector<float> y(3, 10 * mine);
+    const std::vector<TensorInPieces> list{{t, pieces}, {{nullptr, Dtype::f32, {0}}, {{0, 0, 0, 0}}}, {{y.data(), Dtype::f32, {3}}, {{0, 1, 2, 3}}}};
+    const size_t own = 4u * static_cast<size_t>(pieces.count(world.rank()) + 1);
+    x.assign(7, mine);
+    out = in = 0;
+    group->wait(group->all_gather(list));
+    EXPECT_EQ(x, (std::vector<float>{1, 1, 1, 1, 3, 3, 3}));
+    EXPECT_EQ(y, (std::vector<float>{10, 20, 30}));
+    EXPECT_EQ(out, own);
+    EXPECT_EQ(in, 40u);
+    out = in = 0;
+    group->wait(group->reduce_scatter(list));
+    EXPECT_EQ(y[static_cast<size_t>(world.rank())], 30 * mine);
+    if (pieces.count(world.rank()) > 0) { EXPECT_EQ(x[static_cast<size_t>(pieces.first(world.rank()))], 3 * mine); }
+    EXPECT_EQ(out, 40u);
+    EXPECT_EQ(in, own);
+    x.assign(7, mine);
+    y.assign(3, 10 * mine);
+    group->wait(group->all_reduce({t, list[2].x}, Reduce::max));
+    EXPECT_EQ(x, std::vector<float>(7, 3));
+    EXPECT_EQ(y, std::vector<float>(3, 30));
+    EXPECT_EQ(group->traffic().at({"reduce_scatter", Dtype::f32}).calls, 2);
   });
 }
 

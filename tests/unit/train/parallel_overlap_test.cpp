@@ -18,7 +18,7 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// Ten layers of 9 tensors each, one micro-batch a rank and step. What is moved besides is little: embedding, head and its norm, 3 sums of scalars.
+// Ten layers of 9 tensors each, one micro-batch a rank and step. Of each unit (layers, embedding, head and its norm) the gradients are one operation and the weights another; 5 sums of scalars.
 RunConfig deep_config(int64_t zero, bool overlap) {
   RunConfig c = small_config("fp32");
   c.model.num_hidden_layers = 10;
@@ -83,13 +83,15 @@ class Overlap : public testing::TestWithParam<int64_t> {};
 // Bar: a step takes no more than the longer of the two and 15 %, where one after the other it takes both. Communication is what it adds then: on busy cores an operation takes
 // longer than it is told to.
 void expect_hidden(int64_t zero, double operation_s, double layer_s, const char* regime) {
-  const Measured alone = measure(zero, true, 0, layer_s), behind = measure(zero, false, operation_s, layer_s);
-  Measured beside = measure(zero, true, operation_s, layer_s, 2);
-  const double least = static_cast<double>(beside.operations) * operation_s, communication = std::max(least, behind.seconds - alone.seconds);
-  const double longer = std::max(alone.seconds, communication);
+  Measured alone = measure(zero, true, 0, layer_s, 2), beside = measure(zero, true, operation_s, layer_s, 2);
+  const Measured behind = measure(zero, false, operation_s, layer_s, 2);
+  const double least = static_cast<double>(beside.operations) * operation_s;
   // Other load of the machine only adds.
+  for (int again = 0; again < 6 && behind.seconds < 0.95 * (alone.seconds + least); ++again) alone.seconds = std::min(alone.seconds, measure(zero, true, 0, layer_s, 2).seconds);
+  const double communication = std::max(least, behind.seconds - alone.seconds), longer = std::max(alone.seconds, communication);
   for (int again = 0; again < 6 && beside.seconds > 1.15 * longer; ++again) beside.seconds = std::min(beside.seconds, measure(zero, true, operation_s, layer_s, 2).seconds);
   EXPECT_EQ(behind.operations, beside.operations);
+  EXPECT_EQ(beside.operations, zero < 3 ? 2 * 12 + 5 : 2 * 12 + 5 + 8) << "not one a unit and direction";
   EXPECT_GE(beside.seconds, 0.98 * least) << regime;
   EXPECT_GE(behind.seconds, 0.95 * (alone.seconds + least)) << regime;
   EXPECT_LE(beside.seconds, 1.15 * longer) << regime;
@@ -97,13 +99,13 @@ void expect_hidden(int64_t zero, double operation_s, double layer_s, const char*
              regime, beside.operations, 1e3 * operation_s, 1e3 * alone.seconds, 1e3 * communication, 1e3 * beside.seconds, beside.seconds / longer, 1e3 * behind.seconds);
 }
 
-// What has nothing to hide behind is in the 15 %: weights of the first layer, gradients of the last one, sums of scalars.
-TEST_P(Overlap, ALongerComputationHidesCommunication) { expect_hidden(GetParam(), 2e-3, 28e-3, "computation is longer"); }
+// What has nothing to hide behind is in the 15 %, up to 9 operations: weights of embedding and first layer (zero 3), gradients of the same, sums of scalars.
+TEST_P(Overlap, ALongerComputationHidesCommunication) { expect_hidden(GetParam(), 8e-3, 28e-3, "computation is longer"); }
 INSTANTIATE_TEST_SUITE_P(Zero, Overlap, testing::Values(1, 2, 3));
 
 // With one micro-batch a step zero 2 communicates as zero 1 does.
 class OverlapOfMuch : public testing::TestWithParam<int64_t> {};
-TEST_P(OverlapOfMuch, ALongerCommunicationHidesComputation) { expect_hidden(GetParam(), 2e-3, 6e-3, "communication is longer"); }
+TEST_P(OverlapOfMuch, ALongerCommunicationHidesComputation) { expect_hidden(GetParam(), 15e-3, 6e-3, "communication is longer"); }
 INSTANTIATE_TEST_SUITE_P(Zero, OverlapOfMuch, testing::Values(1, 3));
 
 }  // namespace
