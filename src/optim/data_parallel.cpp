@@ -124,7 +124,7 @@ void DataParallel::follow_up(size_t keep) {
 
 void DataParallel::finish_gradients(Ctx& ctx) {
   if (alone()) return;
-  if (!ctx.planning()) {
+  {
     Span span(ctx.tracer, "gradients", "wait");
     for (int slot = 0; slot < unit_slots; ++slot) settle(ctx, slot);
     follow_up(0);
@@ -133,7 +133,7 @@ void DataParallel::finish_gradients(Ctx& ctx) {
     }
     if (replica_sum_) mesh_.replicas()->wait(std::exchange(replica_sum_, 0));
   }
-  partial_.sum(ctx);
+  partial_.sum(ctx.tracer);
 }
 
 void DataParallel::start_gather(const Work& work, size_t unit) {

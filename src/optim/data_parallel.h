@@ -56,7 +56,7 @@ class DataParallel {
   // last: the micro-batch is the last of its step, whose gradients complete the sums.
   UnitHooks training_hooks(const Work& work, bool last);
   UnitHooks evaluation_hooks(const Work& work);
-  // Waits for the sums of all units: Param::own_grad is the sum over all ranks and micro-batches. Planned for like an operator.
+  // Waits for the sums of all units: Param::own_grad is the sum over all ranks and micro-batches.
   void finish_gradients(Ctx& ctx);
   // Sums over the ranks of what the step's decision and the scales depend on. loss_sums: [2]; squares: of each parameter's own rows, [parameters]. Device memory.
   void sum_scalars(double* loss_sums, double* squares, QuantRegistry& quant);

@@ -4,17 +4,18 @@
 #include <vector>
 
 #include "comm/mesh.h"
-#include "core/context.h"
 #include "model/param.h"
 
 namespace octet {
+
+class Tracer;
 
 class PartialGradients {
  public:
   // mesh and parameters outlive it.
   PartialGradients(const Mesh& mesh, const std::vector<std::unique_ptr<Param>>& params);
-  // The own rows of all of them are sums then. Small ones travel as one, through scratch memory.
-  void sum(Ctx& ctx) const;
+  // The own rows of all of them are sums then: one operation of each group. tracer: where its span goes.
+  void sum(Tracer* tracer) const;
 
  private:
   const Mesh& mesh_;

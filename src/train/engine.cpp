@@ -77,7 +77,6 @@ void Engine::plan(const std::string& dump_modules) {
     pass.dump = nullptr;
   }
   if (config_.eval.interval > 0) model_->evaluate(pass, batch);
-  dp_->finish_gradients(ctx);
   update(ctx, 0, 0);
   for (const auto& p : model_->params()) {
     plan_.master += p->master.shape.rank() != 0 ? p->master.bytes() : p->remainder.bytes();
