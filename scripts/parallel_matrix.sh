@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every recipe under every data-parallel layout against one rank: 10 steps of the tiny model, on this machine's CPUs, through MPI. A line per combination with
+# Every recipe under every layout of data and tensor parallelism against one rank: 10 steps of a tiny model, on this machine's CPUs, through MPI. A line per combination with
 # the largest relative differences of loss, gradient norm and validation; exit code 1 when one is above its bar. docs/benchmarks/parallel.md has the result.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -8,23 +8,29 @@ data=""
 out=""
 recipes="fp32 bf16 tensorwise delayed rowwise blockwise mxfp8"
 ranks="2 4"
+parts="data tensor"
 without_overlap="fp32 blockwise"
+fp8_weights="tensorwise delayed blockwise"              # parallel.fp8_param_gather: one image of each weight
+fp8_activations="tensorwise delayed rowwise blockwise mxfp8"
 
 usage() {
   cat <<END
-usage: scripts/parallel_matrix.sh --data PREFIX [--out DIR] [--octet BINARY] [--recipes "NAME ..."] [--ranks "N ..."]
+usage: scripts/parallel_matrix.sh --data PREFIX [--out DIR] [--octet BINARY] [--recipes "NAME ..."] [--ranks "N ..."] [--parts "data tensor"]
   --data PREFIX    token files (octet data build), of bytes
   --out DIR        keeps the runs there (default: a temporary folder)
   --octet BINARY   (default $octet)
   --recipes LIST   from configs/recipes (default "$recipes")
   --ranks LIST     powers of two up to 4 (default "$ranks")
-Besides, parallel.zero 0 to 3, parallel.dp_replicate 1 and 2 (not with zero 0, which has no shards), and for $without_overlap parallel.overlap off.
+  --parts LIST     (default "$parts")
+data: parallel.zero 0 to 3, parallel.dp_replicate 1 and 2 (not with zero 0, which has no shards), and for $without_overlap parallel.overlap off.
+tensor: parallel.tp 2 and 4, parallel.sequence_parallel off and on, where ranks are left data parallelism with parallel.zero 1 and 3, FP8 communication (for
+$fp8_weights parallel.fp8_param_gather, for $fp8_activations parallel.fp8_activation_gather), and overlap as above.
 END
 }
 
 while [ $# -gt 0 ]; do
   case $1 in
-    --data | --out | --octet | --recipes | --ranks)
+    --data | --out | --octet | --recipes | --ranks | --parts)
       need_value "$1" $#
       printf -v "${1#--}" '%s' "$2"
       shift ;;
@@ -49,76 +55,132 @@ fi
 
 mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl_vader_single_copy_mechanism none)
 
-# train NAME RANKS RECIPE KEY=VALUE...: 4 micro-batches a step; validation has 3 batches, the last of them shorter, so that of 4 ranks one has none.
+# The second model, of the same size: heads and MLP that two and four ranks cut between blocks of every recipe; with four, two ranks have a copy of each key/value head.
+cut_model=(model.num_hidden_layers=2 model.head_dim=128 model.intermediate_size=512 batch.micro=4)
+
+# train NAME RANKS RECIPE KEY=VALUE...: 1,024 tokens a step; validation has 5 sequences, so that of 4 ranks one has none and a batch is short.
 train() {
   local name=$1 n=$2 recipe=$3 launch=()
   shift 3
   [ "$n" = 1 ] || launch=("${mpirun[@]}" -np "$n")
   "${launch[@]}" "$octet" train --config configs/models/tiny_byte.json configs/runs/quickstart.json "configs/recipes/$recipe.json" --data-path "$data" --run-dir "$out/$name" \
     --set run.device=cpu run.steps=10 sched.warmup_steps=2 batch.micro=2 batch.global=8 data.seq_len=128 eval.interval=5 eval.samples=5 ckpt.interval=0 log.tensorboard=false "$@" \
-    >"$out/$name.out" 2>&1 </dev/null || die "$name failed: $(tail -n 1 "$out/$name.out") (command: octet train ... $*)"
+    >"$out/$name.out" 2>&1 </dev/null || { crashed=1; say "CRASH: $name: $(grep 'octet: error' "$out/$name.out" | head -n 1) (command: octet train ... $*)"; }
 }
 
-# compare RECIPE: prints the recipe's lines, of runs named RECIPE.RANKS.ZERO.REPLICATE.OVERLAP.
+# among WORD LIST
+among() { [[ " $2 " == *" $1 "* ]]; }
+
+# Runs are named RECIPE.PART.RANKS.TP.SEQUENCE.ZERO.REPLICATE.OVERLAP.FP8, where FP8 is off, w (weights), a (activations) or wa.
+data_layouts() {
+  local recipe=$1 n=$2 zero replicate overlap overlaps=true
+  ! among "$recipe" "$without_overlap" || overlaps="true false"
+  for zero in 0 1 2 3; do
+    for replicate in 1 2; do
+      [ "$zero" != 0 ] || [ "$replicate" = 1 ] || continue
+      for overlap in $overlaps; do
+        train "$recipe.data.$n.1.false.$zero.$replicate.$overlap.off" "$n" "$recipe" parallel.zero="$zero" parallel.dp_replicate="$replicate" parallel.overlap="$overlap"
+      done
+    done
+  done
+}
+
+tensor_layouts() {
+  local recipe=$1 n=$2 tp zero zeros sequence fp8 fp8s overlap weights activations
+  for tp in 2 4; do
+    [ "$tp" -le "$n" ] || continue
+    zeros=0
+    [ "$tp" = "$n" ] || zeros="1 3"
+    for zero in $zeros; do
+      for sequence in false true; do
+        fp8s=off
+        [ "$zero" = 0 ] || ! among "$recipe" "$fp8_weights" || fp8s="$fp8s w"
+        [ "$sequence" = false ] || ! among "$recipe" "$fp8_activations" || fp8s="$fp8s a"
+        [[ "$fp8s" != *w*a* ]] || fp8s="$fp8s wa"
+        for fp8 in $fp8s; do
+          weights=false activations=false
+          [[ $fp8 != w* ]] || weights=true
+          [[ $fp8 != *a ]] || activations=true
+          for overlap in true false; do
+            [ "$overlap" = true ] || { [ "$fp8" = off ] && among "$recipe" "$without_overlap"; } || continue
+            train "$recipe.tensor.$n.$tp.$sequence.$zero.1.$overlap.$fp8" "$n" "$recipe" "${cut_model[@]}" parallel.tp="$tp" parallel.sequence_parallel="$sequence" \
+              parallel.zero="$zero" parallel.overlap="$overlap" parallel.fp8_param_gather="$weights" parallel.fp8_activation_gather="$activations"
+          done
+        done
+      done
+    done
+  done
+}
+
+# compare RECIPE PART: prints their lines.
 #
-# Bars. fp32: 1e-5 of everything in all steps. The others: micro-batches are quantized each by itself on whatever rank, so before the first update only the order of FP32
-# sums differs: 1e-5 of step 1 too. From then on a gradient that differs by a rounding moves a weight across the edge between two values of its format now and then,
-# which is a difference as of another sample order of sums in one rank's run: BAR_AFTER, in all steps. Overlap changes no bit at all.
+# Bars. fp32: 1e-5 of everything in all steps. The others under data parallelism: micro-batches are quantized each by itself on whatever rank, so before the first update only
+# the order of FP32 sums differs: 1e-5 of step 1 too. From then on a gradient that differs by a rounding moves a weight across the edge between two values of its format now and
+# then, which is a difference as of another sample order of sums in one rank's run: 1e-3, in all steps. Under tensor parallelism what ranks add up are rounded addends (BF16),
+# within a step too: 1e-3 of losses, 1e-2 of norms. Neither overlap nor FP8 communication changes a bit.
 compare() {
-  python3 - "$out" "$1" <<'END'
+  python3 - "$out" "$1" "$2" <<'END'
 import json, pathlib, sys
-out, recipe = pathlib.Path(sys.argv[1]), sys.argv[2]
-bar_first, bar_after = 1e-5, 1e-5 if recipe == "fp32" else 1e-3
+out, recipe, part = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+exact = recipe == "fp32"
+bar_first = (1e-5, 1e-5) if part == "data" or exact else (1e-3, 1e-2)   # loss, norm
+bar_after = (1e-5, 1e-5, 1e-5) if exact else (1e-3, 1e-3, 1e-3) if part == "data" else (1e-3, 1e-2, 1e-3)
 
 
 def values(run):
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] if (run / "metrics.jsonl").exists() else []
     steps = [(r["loss"], r["grad_norm"]) for r in lines if r["kind"] == "train"]
     valid = [r["loss"] for r in lines if r["kind"] == "valid"]
-    if len(steps) != 10 or len(valid) != 2:
-        sys.exit(f"{run}: {len(steps)} steps and {len(valid)} validations instead of 10 and 2")
-    return [s[0] for s in steps], [s[1] for s in steps], valid
+    return ([s[0] for s in steps], [s[1] for s in steps], valid) if len(steps) == 10 and len(valid) == 2 else None
 
 
 def worst(got, want):
     return max(abs(a - b) / abs(b) for a, b in zip(got, want))
 
 
-want, missed = values(out / f"{recipe}.1"), False
-for run in sorted(p for p in out.glob(f"{recipe}.*.*.*.*") if p.is_dir()):
-    ranks, zero, replicate, overlap = run.name.split(".")[1:]
+def line(fields, figures, verdict):
+    print("{:<10} {:>5} {:>2} {:<8} {:>4} {:>9} {:<7} {:<3}  {:>9} {:>9} {:>8} {:>9} {:>10}  {}".format(recipe, *fields, *figures, verdict), flush=True)
+
+
+want, missed = values(out / f"{recipe}.{part}.1"), False
+if not want:
+    sys.exit(f"{recipe}, {part}: one rank did not make 10 steps and 2 validations")
+for run in sorted(p for p in out.glob(f"{recipe}.{part}.*.*") if not p.name.endswith(".out")):
+    ranks, tp, sequence, zero, replicate, overlap, fp8 = run.name.split(".")[2:]
+    fields = ranks, tp, "yes" if sequence == "true" else "no", zero, replicate, "on" if overlap == "true" else "off", fp8
     got = values(run)
-    first = max(worst(g[:1], w[:1]) for g, w in zip(got[:2], want[:2]))
+    if not got:
+        missed = True
+        line(fields, ["-"] * 5, "MISS: not 10 steps and 2 validations")
+        continue
+    first = [worst(g[:1], w[:1]) for g, w in zip(got[:2], want[:2])]
     after = [worst(g, w) for g, w in zip(got, want)]
-    faults = [] if first <= bar_first else ["step 1"]
-    faults += [name for name, d in zip(("loss", "norm", "validation"), after) if not d <= bar_after]
-    if overlap == "false" and got != values(run.with_name(f"{recipe}.{ranks}.{zero}.{replicate}.true")):
+    faults = [f"step 1 {name}" for name, d, bar in zip(("loss", "norm"), first, bar_first) if not d <= bar]
+    faults += [name for name, d, bar in zip(("loss", "norm", "validation"), after, bar_after) if not d <= bar]
+    if overlap == "false" and got != values(run.with_name(run.name.replace(".false.off", ".true.off"))):
         faults.append("other bits than with overlap")
+    if fp8 != "off" and got != values(run.with_name(run.name.rpartition(".")[0] + ".off")):
+        faults.append("other bits than without FP8 communication")
     missed |= bool(faults)
-    print(f"{recipe:<10} {ranks:>5} {zero:>4} {replicate:>9}  {'on' if overlap == 'true' else 'off':<7} {first:8.1e} {after[0]:8.1e} {after[1]:9.1e} {after[2]:10.1e}  {'MISS: ' + ', '.join(faults) if faults else 'ok'}",
-          flush=True)
+    line(fields, [f"{d:.1e}" for d in (*first, *after)], f"MISS: {', '.join(faults)}" if faults else "ok")
 sys.exit(missed)
 END
 }
 
 began=$SECONDS
 missed=0
-printf '%-10s %5s %4s %9s  %-7s %8s %8s %9s %10s\n' recipe ranks zero replicate overlap "step 1" loss "grad norm" validation
+crashed=0
+printf '%-10s %5s %2s %-8s %4s %9s %-7s %-3s  %9s %9s %8s %9s %10s\n' recipe ranks tp sequence zero replicate overlap fp8 "loss 1" "norm 1" loss "grad norm" validation
 for recipe in $recipes; do
-  train "$recipe.1" 1 "$recipe"
-  overlaps=true
-  [[ " $without_overlap " != *" $recipe "* ]] || overlaps="true false"
-  for n in $ranks; do
-    for zero in 0 1 2 3; do
-      for replicate in 1 2; do
-        [ "$zero" != 0 ] || [ "$replicate" = 1 ] || continue
-        for overlap in $overlaps; do
-          train "$recipe.$n.$zero.$replicate.$overlap" "$n" "$recipe" parallel.zero="$zero" parallel.dp_replicate="$replicate" parallel.overlap="$overlap"
-        done
-      done
+  for part in $parts; do
+    model=()
+    [ "$part" = data ] || model=("${cut_model[@]}")
+    train "$recipe.$part.1" 1 "$recipe" "${model[@]}"
+    for n in $ranks; do
+      "${part}_layouts" "$recipe" "$n"
     done
+    compare "$recipe" "$part" || missed=1
   done
-  compare "$recipe" || missed=1
 done
 say "took $(minutes $((SECONDS - began)))"
-[ "$missed" = 0 ] || die "a combination is not what one rank computes (see MISS above)"
+[ "$missed$crashed" = 00 ] || die "a combination is not what one rank computes (see MISS or CRASH above)"

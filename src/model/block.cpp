@@ -168,8 +168,9 @@ void Block::mlp_backward(const Pass& pass, const TokenGeometry& t, BlockSaved& s
   {
     Arena::Scope images(scratch);
     const LinearGrad dg = swiglu_grad(pass, d_act, gate_up);
+    const LinearInput x = gate_up_.input_again(pass, s.gate_up_in, t.tokens);
     RowSum sum = gate_up_.backward_input(pass, dg, d_norm);
-    gate_up_.backward_weight(pass, dg, s.gate_up_in);
+    gate_up_.backward_weight(pass, dg, x);
     sum.finish(pass.ctx);
   }
   Span span(pass.ctx.tracer, gate_up_.module(), "norm backward");
@@ -202,8 +203,9 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
   {
     Arena::Scope images(scratch);
     const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv, t.tokens);
+    const LinearInput x = qkv_.input_again(pass, s.qkv_in, t.tokens);
     RowSum sum = qkv_.backward_input(pass, dq, d_norm);
-    qkv_.backward_weight(pass, dq, s.qkv_in);
+    qkv_.backward_weight(pass, dq, x);
     sum.finish(pass.ctx);
   }
   Span span(pass.ctx.tracer, qkv_.module(), "norm backward");

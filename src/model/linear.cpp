@@ -80,7 +80,7 @@ Linear::Linear(std::string module, std::vector<Part> parts, const Recipe& recipe
     OCTET_CHECK(!p.bias || cut_ != Cut::inputs, "{}: {} would add its bias on every rank", module_, p.name);
     out_ += p.weight->shape[0];
     p.site_w = quant.add(module_ + "/" + p.name + "/w", Role::w, recipe_.w_row, recipe_.w_col, p.weight->copy != 0);
-    p.site_dy = quant.add(module_ + "/" + p.name + "/dy", Role::dy, recipe_.dy_row, recipe_.dy_col, copy && cut_ == Cut::inputs && !gathers_grad_codes());
+    p.site_dy = quant.add(module_ + "/" + p.name + "/dy", Role::dy, recipe_.dy_row, recipe_.dy_col, (copy && cut_ == Cut::inputs && !gathers_grad_codes()) || p.weight->copy != 0);
   }
 }
 
@@ -160,14 +160,15 @@ Operand Linear::gathered(Ctx& ctx, Arena& arena, const QuantSpec& spec, const Op
   const Tensor codes = codes_of(whole);
   ops::copy(ctx, codes_of(own), codes.slice_rows(mine.first, mine.count));
   tp_.gather(ctx, codes);
+  // A short validation batch is filled up, so what is true of the planned micro-batch is true of all.
+  const int64_t block = std::max<int64_t>(1, whole.block_rows);
+  if (tokens % (tp_.size * block) != 0) {
+    throw Error(ExitCode::config, fmt::format("true, but {} tokens of a micro-batch do not divide into {} parts of whole blocks of {} tokens ({})", tokens, tp_.size, block, module_),
+                "parallel.fp8_activation_gather", "set it to false, or change batch.micro or data.seq_len");
+  }
   if (whole.block_rows == 0) {
     ops::copy(ctx, own.scale_inv, whole.scale_inv);
     return whole;
-  }
-  // A short validation batch is filled up, so what is true of the planned micro-batch is true of all.
-  if (tokens % (tp_.size * whole.block_rows) != 0) {
-    throw Error(ExitCode::config, fmt::format("true, but {} tokens of a micro-batch do not divide into {} parts of whole blocks of {} tokens ({})", tokens, tp_.size, whole.block_rows, module_),
-                "parallel.fp8_activation_gather", "set it to false, or change batch.micro or data.seq_len");
   }
   const int64_t rows = mine.count / whole.block_rows;
   if (spec.scale == ScaleKind::e8m0) {
@@ -445,14 +446,18 @@ RowSum Linear::backward_input(const Pass& pass, const LinearGrad& dy, const Tens
   return cut_ == Cut::outputs ? tp_.start_sum(pass.ctx, partial, dx) : RowSum();
 }
 
+LinearInput Linear::input_again(const Pass& pass, const LinearInput& x, int64_t tokens) const {
+  LinearInput again = x;
+  if (gathers_input()) again.col = column_of(pass, x, tokens);
+  return again;
+}
+
 void Linear::backward_weight(const Pass& pass, const LinearGrad& dy, const LinearInput& x, bool first) const {
-  Arena::Scope scope(pass.ctx.scratch());
-  const Operand x_col = gathers_input() && x.col.data.rows == 0 ? column_of(pass, x, dy.row.front().rows()) : x.col;
   Span span(pass.ctx.tracer, module_, "wgrad", {.flops = gemm_flops(dy.row.front().rows())});
   int64_t column = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& p = parts_[i];
-    const GemmTerm term{dy.col[i], x_col};
+    const GemmTerm term{dy.col[i], x.col};
     ops::gemm(pass.ctx, {&term, 1}, p.weight->grad, first ? 0.0f : 1.0f, recipe_.accumulate[2]);
     if (p.bias) ops::column_sums(pass.ctx, MatrixView(dy.value).columns(column, p.weight->shape[0]), p.bias->grad);
     column += p.weight->shape[0];

@@ -23,7 +23,7 @@ namespace octet {
 struct LinearInput {
   Tensor value;        // what the producer (norm, SwiGLU) writes: [T, K], of a gathered input [t, K]; absent when every consumer reads a quantized image
   QuantizedOut images; // what the producer writes too
-  Operand row, col;    // complete behind finish_input; of a gathered input col is made again by backward_weight
+  Operand row, col;    // complete behind finish_input; of a gathered input col is made again by input_again
   QuantizedOut later;  // what finish_input makes of `value`
   Operand own_col;     // of an input that is gathered as codes: this rank's, kept for backward
 };
@@ -83,7 +83,7 @@ class Linear {
   LinearInput allocate_input(const Pass& pass, Arena& temporary, int64_t rows) const;
   // The same for an input that already exists as `value` and is kept by the caller for as long as backward needs it.
   LinearInput input_of(const Pass& pass, Arena& temporary, const Tensor& value) const;
-  // What readers will ask of an input: `forward` and then backward_weight; backward_weight alone (it was computed again for that); both at once (`all`: nothing is gathered twice).
+  // What readers will ask of an input: `forward`, and input_again in backward; input_again alone (it was computed again for that); forward and backward_weight at once (`all`).
   enum class Reader : uint8_t { forward, backward, all };
   // Behind the producer: quantizes and gathers what that could not, counts and dumps. tokens: T.
   void finish_input(const Pass& pass, Arena& temporary, LinearInput& x, int64_t tokens, Reader reader = Reader::forward) const;
@@ -97,6 +97,8 @@ class Linear {
   void finish_grad(const Pass& pass, LinearGrad& dy) const;
   // Images of dy from scratch memory: [T, out_features], where inputs are cut [t, out_features]. tokens: T.
   LinearGrad quantize_grad(const Pass& pass, const Tensor& dy, int64_t tokens) const;
+  // What backward_weight reads of the input of forward, which with sequence parallelism is gathered again, into scratch memory. Before backward_input, whose sum then moves beside the weight gradient.
+  LinearInput input_again(const Pass& pass, const LinearInput& x, int64_t tokens) const;
   // This rank's addend of dx: [T, in_features], overwritten.
   void partial_input_grad(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const;
   // dx: [T, in_features], where outputs are cut [t, in_features], overwritten when the sum is finished.

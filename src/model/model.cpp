@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -115,6 +117,11 @@ Block Model::make_block(int64_t layer, const RunConfig& c, QuantRegistry& quant)
   const RowRange features = feature_range(m.intermediate_size, tp_.size, tp_.rank), q_rows{tp_.rank * heads_.heads * d, heads_.heads * d},
                  kv_rows{tp_.rank / kv_copies * heads_.kv_heads * d, heads_.kv_heads * d};
   const RowRange hidden{0, m.hidden_size};
+  constexpr int64_t kept_block = 128;   // of gate and up that wait in FP8
+  if (c.recompute.swiglu_inputs == "fp8" && feature_range(m.intermediate_size, tp_.size, 0).count % kept_block != 0 && !tp_.alone()) {
+    throw Error(ExitCode::config, fmt::format("{}, which cuts the {} features of the MLP inside blocks of {}", tp_.size, m.intermediate_size, kept_block), "parallel.tp",
+                "lower it, or set recompute.swiglu_inputs to \"bf16\"");
+  }
   const auto matrix = [&](const std::string& name, Shape whole, RowRange rows, RowRange cols, Init init = Init::normal) {
     return &add_param(hf + name + ".weight", whole, {rows, cols, rows.count}, init, true);
   };

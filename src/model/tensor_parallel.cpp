@@ -12,7 +12,7 @@ void RowSum::finish(Ctx& ctx) {
 }
 
 TensorParallel::TensorParallel(const Mesh& m, const ParallelConfig& config)
-    : mesh(&m), rank(m.layout().tp_rank), size(m.layout().tp), sequence(config.sequence_parallel && size > 1), fp8_gather(config.fp8_activation_gather && sequence) {}
+    : mesh(&m), rank(m.layout().tp_rank), size(m.layout().tp), sequence(config.sequence_parallel && size > 1), overlap(config.overlap), fp8_gather(config.fp8_activation_gather && sequence) {}
 
 RowRange TensorParallel::tokens(int64_t all) const {
   if (!sequence) return {0, all};
@@ -50,6 +50,7 @@ RowSum TensorParallel::start_sum(Ctx& ctx, const Tensor& partial, const Tensor& 
   if (alone() || ctx.planning()) return {};
   Comm& group = *mesh->tp();
   const Comm::Ticket ticket = sequence ? group.reduce_scatter(partial, pieces(partial.rows(), partial.cols())) : group.all_reduce(partial, Reduce::sum);
+  if (!overlap) group.wait(ticket);
   return {group, ticket, result, out};
 }
 

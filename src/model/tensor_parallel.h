@@ -28,6 +28,7 @@ struct TensorParallel {
   const Mesh* mesh = nullptr;   // null: one rank has everything
   int rank = 0, size = 1;
   bool sequence = false;        // the residual stream is cut by tokens
+  bool overlap = true;          // sums move beside computation
   bool fp8_gather = false;      // of quantized linears: tokens are gathered as codes and scales
 
   TensorParallel() = default;

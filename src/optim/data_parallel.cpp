@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 #include <numeric>
 #include <utility>
 
 #include "core/trace.h"
-#include "numerics/formats.h"
 #include "ops/reduce.h"
 
 namespace octet {
@@ -70,6 +68,13 @@ DataParallel::~DataParallel() {
 
 void DataParallel::wait_for_weights(size_t unit) {
   for (const Comm::Ticket ticket : std::exchange(gathers_[unit], {})) mesh_.shards()->wait(ticket);
+}
+
+void DataParallel::plan(const Work& work) {
+  if (!codes_) return;
+  codes_->exchange_maxima(work.weights, work.quant);
+  std::map<Dtype, std::vector<TensorInPieces>> unused;
+  for (size_t unit = 0; unit < gathers_.size(); ++unit) codes_->quantize(work.weights, work.quant, unit, true, unused);
 }
 
 void DataParallel::begin_step() { std::fill(added_.begin(), added_.end(), false); }
@@ -251,12 +256,8 @@ namespace {
 constexpr int marks_an_element = 16;
 float mark(int rank, int64_t e) { return rank / marks_an_element == e ? static_cast<float>(1 << rank % marks_an_element) : 0.0f; }
 
-// What the weights of a shard look like in the proof; exact in BF16. Of those that travel as codes powers of two, which are next to exact in a tensor or block whose largest element they are or that
-// is near to it.
-float weight_mark(const Param& p, size_t unit, size_t param, int shard) {
-  if (p.by_codes) return static_cast<float>(1 << (unit + param + static_cast<size_t>(shard)) % 5);
-  return static_cast<float>(1 + (31 * unit + 7 * param + static_cast<size_t>(shard)) % 251);
-}
+// What the weights of a shard look like in the proof; exact in BF16.
+float weight_mark(size_t unit, size_t param, int shard) { return static_cast<float>(1 + (31 * unit + 7 * param + static_cast<size_t>(shard)) % 251); }
 
 }  // namespace
 
@@ -324,24 +325,6 @@ void DataParallel::prove_gathers(const Work& work, Machine& machine) {
     poke(t, element, value);
     return found;
   };
-  // The first element of shard s, of the image that has come.
-  const auto decoded = [&](const Param& p, int s) {
-    const int64_t row = pieces_.at(&p).first(s) / p.row_elements();
-    for (const Unit& u : units) {
-      for (const Linear* l : u.linears) {
-        for (const Linear::Part& part : l->parts()) {
-          if (part.weight != &p) continue;
-          const Operand image = part.w_row.slice_rows(row, 1);
-          uint8_t code = 0;
-          float scale_inv = 0;
-          machine.copy_out(&code, image.data.data, sizeof code);
-          machine.copy_out(&scale_inv, image.scale_inv.data, sizeof scale_inv);
-          return decode(image.data.dtype, code) * scale_inv;
-        }
-      }
-    }
-    return 0.0f;
-  };
   std::vector<std::vector<float>> kept(units.size());
   const auto exchange_marks = [&] {
     for (size_t u = 0; u < units.size(); ++u) {
@@ -352,7 +335,7 @@ void DataParallel::prove_gathers(const Work& work, Machine& machine) {
     }
   };
   for (size_t u = 0; u < units.size(); ++u) {
-    for (size_t i = 0; i < units[u].params.size(); ++i) kept[u].push_back(weight_mark(*units[u].params[i], u, i, mesh_.layout().shard));
+    for (size_t i = 0; i < units[u].params.size(); ++i) kept[u].push_back(weight_mark(u, i, mesh_.layout().shard));
   }
   exchange_marks();
   weights_changed(work, true);
@@ -363,12 +346,14 @@ void DataParallel::prove_gathers(const Work& work, Machine& machine) {
   for (size_t k = 0; k < way.size(); ++k) {
     hooks.weights(way[k], k + 1 < way.size() ? std::optional(way[k + 1]) : std::nullopt);
     const Unit& unit = units[way[k]];
+    if (codes_) codes_->prove(way[k], machine);
     for (size_t i = 0; i < unit.params.size(); ++i) {
       const Param& p = *unit.params[i];
+      if (p.by_codes) continue;
       for (int s = 0; s < mesh_.layout().shards; ++s) {
         if (pieces_.at(&p).count(s) == 0) continue;
-        const float found = p.by_codes ? decoded(p, s) : peek(p.working, pieces_.at(&p).first(s)), mark = weight_mark(p, way[k], i, s);
-        OCTET_CHECK(std::abs(found - mark) <= (p.by_codes ? 1e-3f * mark : 0.0f), "the weights of {} that shard {} keeps did not come: {} instead of {}", p.name, s, found, mark);
+        const float found = peek(p.working, pieces_.at(&p).first(s)), mark = weight_mark(way[k], i, s);
+        OCTET_CHECK(found == mark, "the weights of {} that shard {} keeps did not come: {} instead of {}", p.name, s, found, mark);
       }
     }
   }

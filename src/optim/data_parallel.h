@@ -51,6 +51,8 @@ class DataParallel {
     Ctx &ctx, &weights;
     QuantRegistry& quant;
   };
+  // Counts the scratch memory of what it does with weights (Ctx::planning).
+  void plan(const Work& work);
   // A step begins: no gradients of it are there.
   void begin_step();
   // last: the micro-batch is the last of its step, whose gradients complete the sums.

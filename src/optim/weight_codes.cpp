@@ -9,7 +9,7 @@
 namespace octet {
 namespace {
 
-Tensor codes_of(const Operand& image) { return {image.data.data, Dtype::u8, {image.data.rows, image.data.cols}}; }
+Tensor codes_of(const Operand& image) { return {image.data.data, image.data.dtype, {image.data.rows, image.data.cols}}; }
 
 }  // namespace
 
@@ -21,7 +21,7 @@ WeightCodes::WeightCodes(const Mesh& mesh, Model& model, const std::map<const Pa
       if (!l->recipe().w_row.quantized()) continue;
       if (!l->images_by_rows()) {
         throw Error(ExitCode::config, fmt::format("true, but {} with recipe {} has two images of each weight, which together are no smaller than BF16", l->module(), l->recipe().name),
-                    "parallel.fp8_param_gather", "set it to false, or choose tensorwise, delayed or blockwise");
+                    "parallel.fp8_param_gather", "set it to false, or choose a recipe with square blocks of weights, as tensorwise, delayed or blockwise");
       }
       for (size_t i = 0; i < l->parts().size(); ++i) {
         Param* p = l->parts()[i].weight;
@@ -61,7 +61,7 @@ void WeightCodes::exchange_maxima(Ctx& ctx, QuantRegistry& quant) {
       if (w.of().weight->own_elements() > 0) ops::shared_amaxes(ctx, w.of().weight->own_working, w.linear->recipe().w_row, false, w.amax);
     }
   }
-  if (!any) return;
+  if (!any || ctx.planning()) return;
   for (Comm* group : {mesh_.shards(), mesh_.tp()}) {
     if (group) group->wait(group->all_reduce(maxima_, Reduce::max));
   }
@@ -71,9 +71,32 @@ void WeightCodes::quantize(Ctx& ctx, QuantRegistry& quant, size_t unit, bool aga
   for (const Weight& w : units_[unit]) {
     const Linear::Part& part = w.of();
     w.linear->quantize_own_rows(ctx, quant, part, w.linear->needs_weight_amax(part, quant) ? w.amax : Tensor{}, again);
-    gathers[Dtype::u8].push_back({codes_of(part.w_row), pieces_.at(part.weight)});
+    gathers[part.w_row.data.dtype].push_back({codes_of(part.w_row), pieces_.at(part.weight)});
     const Tensor& scales = part.w_row.scale_inv;
     gathers[Dtype::f32].push_back({{scales.data, Dtype::f32, {scales.elements()}}, w.scales});
+  }
+}
+
+void WeightCodes::prove(size_t unit, Machine& machine) const {
+  const Layout& l = mesh_.layout();
+  // Of a shard's rows, as this rank has them.
+  const auto first_codes = [&](const Weight& w, int shard) {
+    const Pieces& pieces = pieces_.at(w.of().weight);
+    std::string codes(static_cast<size_t>(std::min<int64_t>(pieces.count(shard), 16)), 0);
+    if (!codes.empty()) machine.copy_out(codes.data(), static_cast<const char*>(w.of().w_row.data.data) + pieces.first(shard), codes.size());
+    return codes;
+  };
+  std::string own;
+  for (const Weight& w : units_[unit]) own += first_codes(w, l.shard);
+  const std::vector<std::string> all = exchange(*mesh_.all(), std::move(own));
+  std::vector<size_t> at(static_cast<size_t>(l.shards));
+  for (const Weight& w : units_[unit]) {
+    for (int s = 0; s < l.shards; ++s) {
+      const std::string here = first_codes(w, s);
+      const std::string& theirs = all[static_cast<size_t>((l.replica * l.shards + s) * l.tp + l.tp_rank)];
+      OCTET_CHECK(theirs.compare(at[static_cast<size_t>(s)], here.size(), here) == 0, "the codes of {} that shard {} keeps did not come", w.of().weight->name, s);
+      at[static_cast<size_t>(s)] += here.size();
+    }
   }
 }
 

@@ -22,6 +22,9 @@ class WeightCodes {
   // Quantizes the own rows of the unit's weights, and adds to `gathers` what the unit's gathers must move: codes (u8) and scales (f32). again: they were quantized in this step before.
   void quantize(Ctx& ctx, QuantRegistry& quant, size_t unit, bool again, std::map<Dtype, std::vector<TensorInPieces>>& gathers);
 
+  // Of the start-up proof, behind the gather of a unit: the first codes of each shard's rows are those that it has itself. Called by all ranks. Error(internal) names the tensor.
+  void prove(size_t unit, Machine& machine) const;
+
  private:
   struct Weight {
     const Linear* linear;

@@ -14,6 +14,7 @@ DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& bat
   constexpr int warm_up = 2;
   DeviceStepTiming t;
   t.recipe = config.precision.recipe;
+  layout_of(config, 0, 1);   // one process: refuses what needs more
   Engine engine(config);
   t.timed_products = engine.prepare_products({}).timed;
   t.planned_bytes = engine.memory().total();

@@ -77,6 +77,7 @@ void Engine::plan(const std::string& dump_modules) {
     pass.dump = nullptr;
   }
   if (config_.eval.interval > 0) model_->evaluate(pass, batch);
+  dp_->plan({ctx, ctx, quant_});
   update(ctx, 0, 0);
   for (const auto& p : model_->params()) {
     plan_.master += p->master.shape.rank() != 0 ? p->master.bytes() : p->remainder.bytes();
@@ -190,7 +191,9 @@ DeviceCopies Engine::device_copies() {
 
 void Engine::join_ranks() {
   Ctx ctx = context(scratch_), weights = weight_context(ctx);
+  if (dp_->alone()) return;
   dp_->prove({ctx, weights, quant_}, machine_);
+  weights_loaded();   // the proof's images left maxima and counts behind
 }
 
 TokenBatch Engine::upload(const data::MicroBatch& given) {
@@ -200,11 +203,13 @@ TokenBatch Engine::upload(const data::MicroBatch& given) {
   // So do gathered codes, whose blocks of tokens would be cut elsewhere.
   const bool is_short = (machine_.kind() == DeviceKind::cuda || config_.parallel.fp8_activation_gather) && given.tokens.size() < whole;
   if (is_short) {
+    // With its own samples again, so that the tensor's largest magnitude is the same.
     filled_ = given;
-    filled_.tokens.resize(whole, 0);
+    const size_t there = given.tokens.size();
+    for (std::vector<int32_t>* v : {&filled_.tokens, &filled_.positions, &filled_.document_start}) {
+      for (size_t i = there; i < whole; ++i) v->push_back((*v)[i - there]);
+    }
     filled_.labels.resize(whole, -1);
-    filled_.document_start.resize(whole, 0);
-    for (size_t i = filled_.positions.size(); i < whole; ++i) filled_.positions.push_back(static_cast<int32_t>(i % static_cast<size_t>(given.seq_len)));
   }
   const data::MicroBatch& b = is_short ? filled_ : given;
   const std::vector<int32_t>* host[4] = {&b.tokens, &b.labels, &b.positions, &b.document_start};

@@ -33,15 +33,34 @@ def covering(axes):
 
 
 def sensible(c):
-    return c["ranks"] % c["dp_replicate"] == 0 and (c["zero"] > 0 or c["dp_replicate"] == 1)
+    if c["ranks"] % c["tp"] != 0 or (c["ranks"] // c["tp"]) % c["dp_replicate"] != 0 or (c["zero"] == 0 and c["dp_replicate"] > 1):
+        return False
+    if c["sequence"] and c["tp"] == 1:
+        return False
+    # Codes of tokens are gathered in whole blocks: 256 tokens of a micro-batch are two blocks of 128.
+    return not c["fp8"] or (c["recipe"] == "blockwise" and (c["zero"] > 0 or c["sequence"]) and not (c["sequence"] and c["tp"] == 4))
+
+
+# What the greedy choice leaves to combinations that gather nothing.
+TOGETHER = [dict(ranks=4, tp=2, sequence=True, fp8=True, zero=3, dp_replicate=1, overlap=True, recipe="blockwise", tied=False),
+            dict(ranks=4, tp=1, sequence=False, fp8=True, zero=3, dp_replicate=2, overlap=True, recipe="blockwise", tied=True),
+            dict(ranks=4, tp=2, sequence=True, fp8=False, zero=3, dp_replicate=1, overlap=True, recipe="fp32", tied=True)]
+
+
+def layout(c):
+    """The section `parallel` of a combination of the axes."""
+    return {"zero": c["zero"], "dp_replicate": c["dp_replicate"], "overlap": c["overlap"], "tp": c["tp"], "sequence_parallel": c["sequence"],
+            "fp8_param_gather": c["fp8"] and c["zero"] > 0, "fp8_activation_gather": c["fp8"] and c["sequence"]}
 
 
 @unittest.skipUnless("Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout, "the flags here are Open MPI's")
 class Ranks(octet_cli.Sandbox):
     def config(self, recipe="fp32", tied=False, **parallel):
-        # Validation has three batches, the last one half full: fewer than four ranks take turns for.
-        config = octet_cli.tiny_config(self.prefix, batch={"micro": 2, "global": 16}, eval={"interval": 4, "samples": 5}, run={"steps": 6}, optim={"lr": 5e-4},
-                                       model={"vocab_size": 300, "intermediate_size": 384, "num_hidden_layers": 3, "tie_word_embeddings": tied}, log={"stats_interval": 2}, precision={"recipe": recipe}, parallel=parallel)
+        # Validation has three batches, the last with one sequence: fewer than four ranks take turns for. Two or four ranks cut the heads of 128 and the MLP between
+        # blocks; with four, two have a copy of each key/value head, and of 301 rows of the vocabulary the last has none.
+        config = octet_cli.tiny_config(self.prefix, batch={"micro": 4, "global": 16}, eval={"interval": 4, "samples": 9}, run={"steps": 6}, optim={"lr": 5e-4}, data={"seq_len": 64},
+                                       model={"vocab_size": 301, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128, "tie_word_embeddings": tied},
+                                       log={"stats_interval": 2}, precision={"recipe": recipe}, parallel=parallel)
         return octet_cli.write_json(self.folder / f"config-{recipe}-{tied}-{'-'.join(map(str, parallel.values()))}.json", config)
 
     def train(self, name, ranks, config, *more, rc=OK):
@@ -63,12 +82,12 @@ class Ranks(octet_cli.Sandbox):
             self.assertLessEqual(abs(mine["loss"] / theirs["loss"] - 1), tolerance, f"{run.name}: validation")
 
     def test_every_pair_of_layout_choices_gives_the_curve_of_one_rank(self):
-        axes = {"ranks": [2, 4], "zero": [0, 1, 2, 3], "dp_replicate": [1, 2], "overlap": [True, False], "recipe": ["fp32", "blockwise"], "tied": [False, True]}
+        axes = {"ranks": [2, 4], "tp": [1, 2, 4], "sequence": [False, True], "fp8": [False, True], "zero": [0, 1, 2, 3], "dp_replicate": [1, 2], "overlap": [True, False],
+                "recipe": ["fp32", "blockwise"], "tied": [False, True]}
         alone = {(recipe, tied): self.train(f"one-{recipe}-{tied}", 1, self.config(recipe, tied))[0] for recipe in axes["recipe"] for tied in axes["tied"]}
-        for number, c in enumerate(covering(axes)):
-            parallel = {k: c[k] for k in ("zero", "dp_replicate", "overlap")}
+        for number, c in enumerate(covering(axes) + TOGETHER):
             with self.subTest(**c):
-                run, result = self.train(f"run{number}", c["ranks"], self.config(c["recipe"], c["tied"], **parallel))
+                run, result = self.train(f"run{number}", c["ranks"], self.config(c["recipe"], c["tied"], **layout(c)))
                 reference = alone[c["recipe"], c["tied"]]
                 # FP8: micro-batches are quantized by themselves on any rank, but sums in another order let single codes fall the other way in later steps.
                 self.assert_same_curve(run, reference, 1e-5 if c["recipe"] == "fp32" else 1e-3)
@@ -77,38 +96,61 @@ class Ranks(octet_cli.Sandbox):
                 self.assertEqual(result.stderr, "")
                 self.assertNotIn("\x1b", result.stdout, "no bar where several ranks write")
                 if c["recipe"] == "blockwise":
-                    sites = [r for r in records(run, "stats")]
-                    self.assertEqual([s["elements"] for s in sites], [s["elements"] for s in records(reference, "stats")])
+                    # Of a key/value head that two ranks have, each quantizes its addend of the gradient.
+                    sites = [r for r in records(run, "event") if r["event"] == "stats_sites"][-1]["sites"]
+                    times = [2 if c["tp"] == 4 and s["name"].split("/")[1:2] in (["k_proj"], ["v_proj"]) and s["role"] == "dy" else 1 for s in sites]
+                    self.assertEqual([s["elements"] for s in records(run, "stats")], [[n * t for n, t in zip(s["elements"], times, strict=True)] for s in records(reference, "stats")])
 
     def test_checkpoints_move_between_layouts(self):
         straight, _ = self.train("straight", 1, self.config())
         half = ["--set", "run.steps=6", "--exit-after", "0.0001"]   # stops behind its first step
-        for ranks, zero, then, then_zero in ((4, 3, 1, 1), (1, 1, 4, 2), (2, 1, 4, 3)):
-            with self.subTest(ranks=ranks, zero=zero, then=then):
-                name = f"moved-{ranks}-{then}"
-                run, _ = self.train(name, ranks, self.config(zero=zero), *half, rc=21)
+        moves = [((4, dict(zero=3)), (1, dict(zero=1))), ((1, dict(zero=1)), (4, dict(zero=2))), ((2, dict(zero=1)), (4, dict(zero=3))),
+                 ((2, dict(tp=2, sequence_parallel=True)), (1, {})), ((4, dict(tp=4)), (2, dict(zero=2))), ((1, {}), (4, dict(tp=4, sequence_parallel=True))),
+                 ((4, dict(tp=2, zero=3, sequence_parallel=True)), (2, dict(tp=2))), ((4, dict(zero=3)), (4, dict(tp=2, zero=1)))]
+        for number, ((ranks, parallel), (then, then_parallel)) in enumerate(moves):
+            with self.subTest(ranks=ranks, then=then, **parallel):
+                name = f"moved-{number}"
+                run, _ = self.train(name, ranks, self.config(**parallel), *half, rc=21)
                 self.assertEqual(octet("ckpt", "verify", run).rc, OK)
                 boxes = json.loads((checkpoints(run)[-1] / "manifest.json").read_text())["groups"]["optimizer"]["exp_avg/lm_head.weight"]["boxes"]
                 self.assertEqual(len(boxes), min(ranks, 3), "three groups of 128 rows")
-                run, _ = self.train(name, then, self.config(zero=then_zero), "--resume", "must")
+                run, _ = self.train(name, then, self.config(**then_parallel), "--resume", "must")
                 self.assert_same_curve(run, straight, 1e-5)
         # The same layout goes on with the same bits.
-        whole, _ = self.train("whole", 2, self.config(zero=2))
-        run, _ = self.train("stopped", 2, self.config(zero=2), *half, rc=21)
-        run, _ = self.train("stopped", 2, self.config(zero=2), "--resume", "must")
-        self.assertEqual([s["loss"] for s in steps(run).values()], [s["loss"] for s in steps(whole).values()])
-        self.assertEqual(octet("ckpt", "diff", checkpoints(run)[-1], checkpoints(whole)[-1]).rc, OK)
+        for ranks, parallel in ((2, dict(zero=2)), (4, dict(tp=2, zero=1, sequence_parallel=True))):
+            with self.subTest("bits", ranks=ranks, **parallel):
+                whole, _ = self.train(f"whole-{ranks}", ranks, self.config(**parallel))
+                run, _ = self.train(f"stopped-{ranks}", ranks, self.config(**parallel), *half, rc=21)
+                run, _ = self.train(f"stopped-{ranks}", ranks, self.config(**parallel), "--resume", "must")
+                self.assertEqual([s["loss"] for s in steps(run).values()], [s["loss"] for s in steps(whole).values()])
+                self.assertEqual(octet("ckpt", "diff", checkpoints(run)[-1], checkpoints(whole)[-1]).rc, OK)
 
     def test_refusals_are_one_line_and_leave_nothing(self):
-        cases = [(3, [], "batch.global: 16 samples, no multiple of 3 data-parallel ranks times micro-batches of 2 (set it to a multiple of 6)"),
+        tp = lambda n, *more: ["--set", f"parallel.tp={n}", *more]
+        cases = [(3, [], "batch.global: 16 samples, no multiple of 3 data-parallel ranks times micro-batches of 4 (set it to a multiple of 12)"),
                  (4, ["--set", "parallel.dp_replicate=3"], "parallel.dp_replicate: 3, which does not divide the 4 data-parallel ranks of this job (set it to a divisor)"),
                  (2, ["--set", "model.no=1"], "model.no"),
                  (2, ["--dump", "1:*"], "--dump: a dump is of one process"),
                  (2, ["--data-path", self.folder / "missing"], "missing"),
-                 (3, ["--data-path", self.folder / "missing", "--dry-run", "--set", "batch.global=12"], "missing")]
+                 (3, ["--data-path", self.folder / "missing", "--dry-run", "--set", "batch.global=12"], "missing"),
+                 (3, tp(2), "parallel.tp: 2, which does not divide the 3 ranks of this job (start a multiple of it)"),
+                 (1, tp(2), "parallel.tp: 2, which does not divide the 1 rank of this job (start a multiple of it)"),
+                 (4, ["--set", "parallel.tp=2", "parallel.dp_replicate=4"], "parallel.dp_replicate: 4, which does not divide the 2 data-parallel ranks of this job (set it to a divisor)"),
+                 (1, tp(3), "parallel.tp: 3, which does not divide the 4 attention heads (set it to a divisor)"),
+                 (1, tp(3, "model.num_attention_heads=6"), "parallel.tp: 3, which neither divides the 2 key/value heads nor is a multiple of them (set it to a divisor or a multiple)"),
+                 (1, tp(2, "model.intermediate_size=24"), "parallel.tp: 2, which leaves less than 16 of the 24 features of the MLP to a rank (lower it)"),
+                 (2, tp(2, "model.head_dim=32", "precision.recipe=blockwise"), "parallel.tp: 2, which cuts q_proj of layers.0.attn.qkv at output 64 of 128, inside a block of recipe blockwise (lower it"),
+                 (4, tp(4, "model.intermediate_size=320", "precision.recipe=blockwise"), "parallel.tp: 4, which cuts gate_proj of layers.0.mlp.gate_up at output"),
+                 (1, ["--sequence-parallel"], "parallel.sequence_parallel: true, but parallel.tp is 1 (set it to false, or parallel.tp to more than 1)"),
+                 (1, ["--set", "parallel.fp8_param_gather=true", "parallel.zero=0", "precision.recipe=blockwise"], "parallel.fp8_param_gather: true, but with parallel.zero 0 no weights are gathered (set it to false, or parallel.zero"),
+                 (2, ["--set", "parallel.fp8_param_gather=true", "parallel.zero=1", "precision.recipe=mxfp8"], "parallel.fp8_param_gather: true, but layers.0.attn.qkv with recipe mxfp8 has two images of each weight"),
+                 (1, tp(2, "parallel.fp8_activation_gather=true", "precision.recipe=blockwise"), "parallel.fp8_activation_gather: true, but without parallel.sequence_parallel nothing is gathered (set it to false)"),
+                 (4, tp(4, "parallel.fp8_activation_gather=true", "parallel.sequence_parallel=true", "precision.recipe=blockwise"),
+                  "parallel.fp8_activation_gather: true, but 256 tokens of a micro-batch do not divide into 4 parts of whole blocks of 128 tokens (layers.")]
         for ranks, more, text in cases:
             with self.subTest(text):
-                result = mpirun(ranks, "train", "--config", self.config(), "--run-dir", self.folder / "refused", *more)
+                arguments = ["train", "--config", self.config(), "--run-dir", self.folder / "refused", *more]
+                result = mpirun(ranks, *arguments) if ranks > 1 else octet(*arguments)
                 errors = [line for line in result.stderr.splitlines() if line.startswith("octet: ")]
                 self.assertEqual(len(errors), 1, result)
                 self.assertIn(text, errors[0])

@@ -2,7 +2,7 @@
 
     OCTET_BIN=build/release/octet python3 tests/dist/kill_ranks.py [--runs 20] [--seed 1]
 
-Each run has 3 or 4 ranks, some level of ZeRO, guard.deadline_s 5 and a checkpoint every 3 steps. Between 0.5 and 8 s after its first training line one rank gets SIGKILL, or SIGSTOP and
+Each run has 3 or 4 ranks, of which two or all four share each matrix (parallel.tp, half of them with sequence parallelism) in most runs of four, some level of ZeRO, guard.deadline_s 5 and a checkpoint every 3 steps. Between 0.5 and 8 s after its first training line one rank gets SIGKILL, or SIGSTOP and
 8 s later SIGCONT. mpirun is kept from cleaning up. Then every other rank must be gone within the deadline and its grace with exit code 31 or 32 and a message that
 says which operation it was in, a stopped rank likewise after SIGCONT; the newest checkpoint must be whole, and a job of another number of ranks must go on from it.
 A line per run; exit code 1 when one is not so.
@@ -34,7 +34,7 @@ wait $!; echo $? $(date +%s.%N) > $KEPT.new.$OMPI_COMM_WORLD_RANK
 mv $KEPT.new.$OMPI_COMM_WORLD_RANK $KEPT.end.$OMPI_COMM_WORLD_RANK"""
 # What the first rank whose deadline passes says, and the others of it.
 NAMES_OPERATION = re.compile(r"(?m)^octet: error: (?:rank \d+ on \S+ ended: )?rank \d+ on \S+, group [\w ]+: \w+(?: sum| max)? of (?:\d+ tensors, )?\d+ \w+ \(\d+ bytes\), operation \d+")
-LINE = "{:>3} {:>5} {:>4} {:>4}  {:<7} {:>6}  {:<29} {:<16} {:>4} {:>10} {:>7}  {}"
+LINE = "{:>3} {:>5} {:>3} {:>4} {:>4}  {:<7} {:>6}  {:<29} {:<16} {:>4} {:>10} {:>7}  {}"
 
 
 class Fault(Exception):
@@ -49,10 +49,11 @@ def wait_until(condition, seconds, what):
         time.sleep(0.01)
 
 
-def train_command(prefix, run, zero, replicate, steps, *more):
-    config = octet_cli.tiny_config(prefix, batch={"micro": 1, "global": 12}, run={"steps": steps}, sched={"type": "constant", "warmup_steps": 2},
+def train_command(prefix, run, parallel, steps, *more):
+    # Heads and MLP that four ranks can cut between blocks.
+    config = octet_cli.tiny_config(prefix, model={"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}, batch={"micro": 1, "global": 12}, run={"steps": steps}, sched={"type": "constant", "warmup_steps": 2},
                                    ckpt={"interval": 3, "keep_last": 2}, guard={"deadline_s": DEADLINE_S}, eval={"interval": 20, "samples": 8})
-    config["parallel"] = {"zero": zero, "dp_replicate": replicate}
+    config["parallel"] = parallel
     config["precision"] = {"recipe": "blockwise"}
     path = octet_cli.write_json(run.with_suffix(".json"), config)
     return [octet_cli.binary(), "train", "--config", str(path), "--run-dir", str(run), *more]
@@ -62,13 +63,20 @@ class Run:
     def __init__(self, folder, prefix, number, seed):
         self.random = random.Random(f"{seed}/{number}")
         self.number, self.prefix, self.run = number, prefix, folder / f"run{number}"
-        self.ranks = self.random.choice([3, 4])
-        self.zero, self.replicate = self.random.randrange(4), self.random.choice([1, 2]) if self.ranks == 4 else 1
+        self.ranks = self.random.choice([3, 4, 4])
+        self.tp = self.random.choice([1, 2, 2, 4]) if self.ranks == 4 else 1
+        self.sequence = self.tp > 1 and self.random.choice([True, False])
+        self.zero, self.replicate = self.random.randrange(4), self.random.choice([1, 2]) if self.ranks // self.tp in (2, 4) else 1
+        if self.zero == 0:
+            self.replicate = 1
         self.victim = self.random.randrange(self.ranks)
         self.stops = number % 2 == 1
         self.moment = self.random.uniform(0.5, 8)
         self.kept, self.log = folder / f"kept{number}", folder / f"log{number}"
         self.codes, self.times, self.named, self.newest, self.resumed = {}, {}, 0, "-", "-"
+
+    def parallel(self):
+        return {"zero": self.zero, "dp_replicate": self.replicate, "tp": self.tp, "sequence_parallel": self.sequence}
 
     def ended(self, rank):
         return pathlib.Path(f"{self.kept}.end.{rank}").exists()
@@ -87,7 +95,7 @@ class Run:
         return int(pathlib.Path(f"{self.kept}.pid.{rank}").read_text())
 
     def check(self):
-        command = [*MPIRUN, *STAY, "-np", str(self.ranks), "sh", "-c", KEEP, "sh", *train_command(self.prefix, self.run, self.zero, self.replicate, 100000)]
+        command = [*MPIRUN, *STAY, "-np", str(self.ranks), "sh", "-c", KEEP, "sh", *train_command(self.prefix, self.run, self.parallel(), 100000)]
         with open(self.log, "wb") as log:
             job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(KEPT=self.kept), start_new_session=True)
         try:
@@ -148,18 +156,19 @@ class Run:
         if verified.rc != 0:
             raise Fault(f"the newest checkpoint is damaged: {verified.stdout} {verified.stderr}")
         ranks = self.random.choice([n for n in (1, 2, 3, 4) if n != self.ranks])
-        self.resumed = f"{ranks} ranks"
-        command = train_command(self.prefix, self.run, self.zero, 1, step + STEPS_BEHIND, "--resume", "auto")
+        tp = self.random.choice([1, 2]) if ranks % 2 == 0 else 1
+        self.resumed = f"{ranks}/{tp}"
+        command = train_command(self.prefix, self.run, {"zero": self.zero, "tp": tp}, step + STEPS_BEHIND, "--resume", "auto")
         launch = [*MPIRUN, "-np", str(ranks)] if ranks > 1 else []
         done = subprocess.run([*launch, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, env=environment())
         if done.returncode != 0 or f"resumed from {saved[-1]} at step {step}" not in done.stdout or octet_cli.last_step(self.run) != step + STEPS_BEHIND:
-            raise Fault(f"resume with {ranks} ranks: exit code {done.returncode}, step {octet_cli.last_step(self.run)}: {done.stderr[-500:]}")
+            raise Fault(f"resume with {ranks} ranks, tp {tp}: exit code {done.returncode}, step {octet_cli.last_step(self.run)}: {done.stderr[-500:]}")
 
     def line(self, verdict):
         others = [r for r in sorted(self.codes) if r != self.victim]
         own = f"{self.codes[self.victim]} ({self.times[self.victim]:.1f})" if self.victim in self.codes else "-"
         ends = " ".join(f"{self.codes[r]} ({self.times[r]:.1f})" for r in others)
-        return LINE.format(self.number, self.ranks, f"{self.zero}/{self.replicate}", self.victim, "SIGSTOP" if self.stops else "SIGKILL", f"{self.moment:.2f}", ends, own,
+        return LINE.format(self.number, self.ranks, f"{self.tp}{'s' if self.sequence else ''}", f"{self.zero}/{self.replicate}", self.victim, "SIGSTOP" if self.stops else "SIGKILL", f"{self.moment:.2f}", ends, own,
                            self.named, self.newest, self.resumed, verdict)
 
 
@@ -171,8 +180,8 @@ def main():
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="octet-kill-"))
     prefix = octet_cli.build_tokens(folder, 6000)
-    print(f"seed {options.seed}; seconds: of the others from the signal, of a stopped rank from SIGCONT; said: messages that name rank, group and operation")
-    print(LINE.format("run", "ranks", "zero", "rank", "signal", "moment", "others: code (s)", "it: code (s)", "said", "checkpoint", "resumed", ""), flush=True)
+    print(f"seed {options.seed}; seconds: of the others from the signal, of a stopped rank from SIGCONT; said: messages that name rank, group and operation; tp: s with sequence parallelism; zero: with replicas; resumed: with so many ranks, of tp")
+    print(LINE.format("run", "ranks", "tp", "zero", "rank", "signal", "moment", "others: code (s)", "it: code (s)", "said", "checkpoint", "resumed", ""), flush=True)
     failed = 0
     for number in range(options.runs):
         run = Run(folder, prefix, number, options.seed)

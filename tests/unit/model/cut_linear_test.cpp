@@ -103,10 +103,9 @@ Seen pass_through(Rig& rig, Matrix x, Matrix dy, int64_t own_tokens, Cut cut) {
   l.forward(pass, in, y);
   const LinearGrad grad = l.quantize_grad(pass, dy.tensor(), tokens);
   const Tensor dx = rig.scratch.alloc(Dtype::bf16, {cut == Cut::outputs ? own_tokens : tokens, l.in_features()});
+  const LinearInput again = l.input_again(pass, in, tokens);
   RowSum sum = l.backward_input(pass, grad, dx);
-  LinearInput kept = in;
-  if (cut == Cut::outputs) kept.col = {};   // made again by backward_weight
-  l.backward_weight(pass, grad, in.row.rows() == x.rows ? in : kept, true);
+  l.backward_weight(pass, grad, again, true);
   sum.finish(rig.ctx);
   return {image(in.row, false), image(in.col, true), image(grad.row[0], false), image(grad.col[0], true), floats(y), floats(dx), floats(rig.weight.grad)};
 }

@@ -88,6 +88,7 @@ inline Seen run(RunConfig c, const Layouted& layout, int64_t steps, double delay
   run_local_ranks(layout.dp * layout.tp, [&](World& world) {
     const Mesh mesh(c, world);
     Engine e(c, Engine::Memory::poisoned, {}, &mesh);
+    e.join_ranks();   // and leaves nothing behind
     for (int64_t s = 0; s < steps; ++s) {
       const StepResult r = e.step(share(random_step(c, s), mesh.layout()), s);
       const std::lock_guard lock(mutex);

@@ -93,10 +93,15 @@ TEST(DataParallel, SlowOperationsChangeNoBit) {
 
 // The maximum over micro-batches is that over the ranks: one rank with eight micro-batches, and four with two each.
 TEST(DataParallel, AmaxHistoriesDoNotDependOnTheRanks) {
-  const RunConfig c = parallel_config("delayed");
-  const Seen one = run(c, {1, 1, 1}, 1);
-  ASSERT_NE(one.scales, std::vector<double>(one.scales.size(), 1.0));
-  for (const Layouted& l : {Layouted{4, 2, 1}, {2, 0, 1}}) EXPECT_EQ(run(c, l, 1).scales, one.scales) << text(l);
+  for (const char* recipe : {"delayed", "static"}) {
+    RunConfig c = parallel_config(recipe);
+    if (c.precision.recipe == "static") c.precision.calibration_steps = 2;
+    const Seen one = run(c, {1, 1, 1}, 1);
+    ASSERT_NE(one.scales, std::vector<double>(one.scales.size(), 1.0));
+    Layouted codes{2, 1, 1};
+    codes.fp8_params = true;
+    for (const Layouted& l : {Layouted{4, 2, 1}, {2, 0, 1}, {2, 1, 1}, {2, 3, 1}, codes}) EXPECT_EQ(run(c, l, 1).scales, one.scales) << text(l);
+  }
 }
 
 // A NaN that one rank meets: all skip the step, name the tensor, keep what they have, and go on alike.

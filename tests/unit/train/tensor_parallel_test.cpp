@@ -82,10 +82,11 @@ TEST(TensorParallel, OddShapesAreThoseOfOneRank) {
 
 // Recomputation makes the same numbers from what is kept, with gathers in backward.
 TEST(TensorParallel, RecomputationChangesNoBit) {
-  for (const char* recipe : {"bf16", "blockwise", "tensorwise"}) {
+  for (const char* recipe : {"bf16", "tensorwise"}) {
     RunConfig c = block_config(recipe);
+    c.model.num_hidden_layers = 1;
     for (const Layouted& l : {tp(2), tp(2, true), tp(2, true, true)}) {
-      if (l.fp8_gather && std::string(recipe) == "bf16") continue;
+      if (l.fp8_gather == (std::string(recipe) == "bf16")) continue;
       c.recompute.modules = {};
       const Seen want = run(c, l, 2);
       for (const auto& modules : {std::vector<std::string>{"norm", "swiglu", "attention"}, {"block"}}) {
