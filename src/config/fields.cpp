@@ -146,7 +146,7 @@ void add_layout(Table<RunConfig>& t) {
   t.add(kFree, OCTET_FIELD(parallel.etp), later).at_least(1);
   t.add(kFree, OCTET_FIELD(parallel.zero), "what data-parallel ranks keep shards of: 0 nothing, 1 masters and moments, 2 gradients too, 3 weights too").at_least(0).at_most(3);
   t.add(kFree, OCTET_FIELD(parallel.fp8_param_gather), "with parallel.zero 1 to 3: each rank quantizes its rows of a weight, and codes and scales are gathered, half the bytes; the same bits. For recipes whose weights have "
-                                                       "one image for both products: tensorwise, delayed, static, blockwise").flag_switch("--fp8-param-gather", true);
+                                                       "one image for both products, as tensorwise, delayed and blockwise").flag_switch("--fp8-param-gather", true);
   t.add(kFree, OCTET_FIELD(parallel.dp_replicate), "data-parallel ranks are so many replicas of the shards").at_least(1);
   t.add(kFree, OCTET_FIELD(parallel.sequence_parallel), "with parallel.tp: what works on the residual stream token by token is cut by tokens over its ranks").flag_switch("--sequence-parallel", true);
   t.add(kFree, OCTET_FIELD(parallel.fp8_activation_gather), "with parallel.sequence_parallel: tokens go to the linears that quantize them as codes and scales, in about half the bytes");

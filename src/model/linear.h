@@ -5,7 +5,7 @@
 //
 // With tensor parallelism (model/tensor_parallel.h) a linear is cut by its output features, and its input is whole (with sequence parallelism gathered, for forward and again for the weight
 // gradient), or by its input features, and its output is a sum over the ranks. Shapes below are this rank's; T is all tokens of the micro-batch, t those of the residual stream here. A scale belongs to a block of
-// the whole tensor: where the ranks have parts of one, the maximum over them is taken first, so that codes and scales are those of one rank. What several ranks quantize alike is counted
+// the whole tensor: where the ranks have parts of one, the maximum over them is taken first, so that codes and scales are those of one rank (but of a key/value head that several ranks have: each quantizes its addend of the output gradient). What several ranks quantize alike is counted
 // and measured by the first of them.
 #pragma once
 #include <map>

@@ -38,7 +38,7 @@ class Fp8Traffic(octet_cli.Sandbox):
         of = lambda traffic, dtype: traffic.get((group, "all_gather", dtype), 0)
         replaced = of(plain, "bf16") - of(fp8, "bf16")
         self.assertGreater(replaced, 1_000_000)
-        gathered = sum(of(fp8, dtype) - of(plain, dtype) for dtype in ("u8", "f32"))
+        gathered = sum(of(fp8, dtype) - of(plain, dtype) for dtype in ("e4m3", "e5m2", "e8m0", "f32"))
         self.assertLessEqual(gathered / replaced, BAR, f"codes and scales: {gathered} bytes instead of {replaced}")
         self.assertLessEqual(1 - (plain_mpi - fp8_mpi) / replaced, BAR, f"MPI: {fp8_mpi} bytes instead of {plain_mpi}")
         # What is no FP8 gather is the same (run directories and like texts aside, which all ranks tell each other).
@@ -53,6 +53,9 @@ class Fp8Traffic(octet_cli.Sandbox):
 
     def test_activations(self):
         self.assert_half("blockwise", "tp", "fp8_activation_gather", tp=2, sequence_parallel=True)
+
+    def test_activations_in_mx_blocks(self):
+        self.assert_half("mxfp8", "tp", "fp8_activation_gather", tp=2, sequence_parallel=True)
 
     def test_activations_and_gradients_in_one_scale(self):
         self.assert_half("tensorwise", "tp", "fp8_activation_gather", tp=2, sequence_parallel=True)

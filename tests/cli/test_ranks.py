@@ -96,10 +96,7 @@ class Ranks(octet_cli.Sandbox):
                 self.assertEqual(result.stderr, "")
                 self.assertNotIn("\x1b", result.stdout, "no bar where several ranks write")
                 if c["recipe"] == "blockwise":
-                    # Of a key/value head that two ranks have, each quantizes its addend of the gradient.
-                    sites = [r for r in records(run, "event") if r["event"] == "stats_sites"][-1]["sites"]
-                    times = [2 if c["tp"] == 4 and s["name"].split("/")[1:2] in (["k_proj"], ["v_proj"]) and s["role"] == "dy" else 1 for s in sites]
-                    self.assertEqual([s["elements"] for s in records(run, "stats")], [[n * t for n, t in zip(s["elements"], times, strict=True)] for s in records(reference, "stats")])
+                    self.assertEqual([s["elements"] for s in records(run, "stats")], [s["elements"] for s in records(reference, "stats")])
 
     def test_checkpoints_move_between_layouts(self):
         straight, _ = self.train("straight", 1, self.config())
