@@ -256,12 +256,11 @@ void prepare_products(const RunConfig& config, Engine& engine, StartingPoint& st
 
 // What a job of several ranks can not do yet.
 void check_job(const RunConfig& config, const TrainOptions& options, const World& world) {
-  layout_of(config, world.rank(), world.size());
+  const Layout layout = layout_of(config, world.rank(), world.size());
   if (world.size() == 1) return;
   if (config.optim.fused_images) {
     throw Error(ExitCode::config, "true, in a job of several ranks: the optimizer of each has some rows of a weight only", "optim.fused_images", "set it to false");
   }
-  const Layout layout = layout_of(config, world.rank(), world.size());
   if (config.parallel.fp8_param_gather && layout.shards == 1) {
     throw Error(ExitCode::config, "true, but this layout has one shard, and gathers no weights", "parallel.fp8_param_gather", "set it to false, or start more data-parallel ranks");
   }

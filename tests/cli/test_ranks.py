@@ -32,13 +32,17 @@ def covering(axes):
     return chosen
 
 
+def shards(c):
+    return c["ranks"] // c["tp"] // c["dp_replicate"] if c["zero"] > 0 else 1
+
+
 def sensible(c):
     if c["ranks"] % c["tp"] != 0 or (c["ranks"] // c["tp"]) % c["dp_replicate"] != 0 or (c["zero"] == 0 and c["dp_replicate"] > 1):
         return False
     if c["sequence"] and c["tp"] == 1:
         return False
     # Codes of tokens are gathered in whole blocks: 256 tokens of a micro-batch are two blocks of 128.
-    return not c["fp8"] or (c["recipe"] == "blockwise" and (c["zero"] > 0 or c["sequence"]) and not (c["sequence"] and c["tp"] == 4))
+    return not c["fp8"] or (c["recipe"] == "blockwise" and (shards(c) > 1 or c["sequence"]) and not (c["sequence"] and c["tp"] == 4))
 
 
 # What the greedy choice leaves to combinations that gather nothing.
@@ -50,7 +54,7 @@ TOGETHER = [dict(ranks=4, tp=2, sequence=True, fp8=True, zero=3, dp_replicate=1,
 def layout(c):
     """The section `parallel` of a combination of the axes."""
     return {"zero": c["zero"], "dp_replicate": c["dp_replicate"], "overlap": c["overlap"], "tp": c["tp"], "sequence_parallel": c["sequence"],
-            "fp8_param_gather": c["fp8"] and c["zero"] > 0, "fp8_activation_gather": c["fp8"] and c["sequence"]}
+            "fp8_param_gather": c["fp8"] and shards(c) > 1, "fp8_activation_gather": c["fp8"] and c["sequence"]}
 
 
 @unittest.skipUnless("Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout, "the flags here are Open MPI's")
@@ -141,6 +145,7 @@ class Ranks(octet_cli.Sandbox):
                  (1, ["--sequence-parallel"], "parallel.sequence_parallel: true, but parallel.tp is 1 (set it to false, or parallel.tp to more than 1)"),
                  (1, ["--set", "parallel.fp8_param_gather=true", "parallel.zero=0", "precision.recipe=blockwise"], "parallel.fp8_param_gather: true, but with parallel.zero 0 no weights are gathered (set it to false, or parallel.zero"),
                  (2, ["--set", "parallel.fp8_param_gather=true", "parallel.zero=1", "precision.recipe=mxfp8"], "parallel.fp8_param_gather: true, but layers.0.attn.qkv with recipe mxfp8 has two images of each weight"),
+                 (2, tp(2, "parallel.fp8_param_gather=true", "precision.recipe=blockwise"), "parallel.fp8_param_gather: true, but this layout has one shard, and gathers no weights (set it to false, or start more data-parallel ranks)"),
                  (1, tp(2, "parallel.fp8_activation_gather=true", "precision.recipe=blockwise"), "parallel.fp8_activation_gather: true, but without parallel.sequence_parallel nothing is gathered (set it to false)"),
                  (4, tp(4, "parallel.fp8_activation_gather=true", "parallel.sequence_parallel=true", "precision.recipe=blockwise"),
                   "parallel.fp8_activation_gather: true, but 256 tokens of a micro-batch do not divide into 4 parts of whole blocks of 128 tokens (layers.")]
