@@ -180,6 +180,11 @@ void check_parallel(const RunConfig& c) {
   if (p.tp > 1 && c.model.intermediate_size < smallest * p.tp) {
     fail("parallel.tp", fmt::format("{}, which leaves less than {} of the {} features of the MLP to a rank", p.tp, smallest, c.model.intermediate_size), "lower it");
   }
+  constexpr int64_t kept_block = 128;   // of gate and up that wait for backward in FP8
+  if (p.tp > 1 && c.recompute.swiglu_inputs == "fp8" && (c.model.intermediate_size + kept_block - 1) / kept_block < p.tp) {
+    fail("recompute.swiglu_inputs", fmt::format("\"fp8\", but {} ranks cut the {} features of the MLP inside blocks of {}", p.tp, c.model.intermediate_size, kept_block),
+         "set it to \"bf16\", or lower parallel.tp");
+  }
   if (p.sequence_parallel && p.tp == 1) fail("parallel.sequence_parallel", "true, but parallel.tp is 1", "set it to false, or parallel.tp to more than 1");
   if (p.sequence_parallel && c.batch.micro * c.data.seq_len < p.tp) {
     fail("parallel.sequence_parallel", fmt::format("true, but a micro-batch has {} tokens for {} ranks", c.batch.micro * c.data.seq_len, p.tp), "set it to false");

@@ -63,8 +63,6 @@ QuantTarget again(QuantTarget t) {
   return t;
 }
 
-Tensor codes_of(const Operand& image) { return {image.data.data, image.data.dtype, {image.data.rows, image.data.cols}}; }
-
 }  // namespace
 
 Linear::Linear(std::string module, std::vector<Part> parts, const Recipe& recipe, QuantRegistry& quant, ImageLayout layout, const TensorParallel& tp, Cut cut)
@@ -145,11 +143,7 @@ void Linear::quantize_over_ranks(Ctx& ctx, const std::vector<Unquantized>& all, 
 // [tokens, width] of the ranks' own rows.
 Tensor Linear::gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64_t tokens) const {
   Span span(ctx.tracer, module_, "gather");
-  const Tensor whole = arena.alloc(own.dtype, {tokens, own.cols()});
-  const RowRange mine = tp_.tokens(tokens);
-  ops::copy(ctx, own, whole.slice_rows(mine.first, mine.count));
-  tp_.gather(ctx, whole);
-  return whole;
+  return tp_.gathered(ctx, arena, own, tokens);
 }
 
 // The image of [tokens, width] of the ranks' images of their rows. Scales that belong to all rows are the same on all.
@@ -157,8 +151,8 @@ Operand Linear::gathered(Ctx& ctx, Arena& arena, const QuantSpec& spec, const Op
   const Operand whole = alloc_image(arena, spec, tokens, width, column, layout_);
   const RowRange mine = tp_.tokens(tokens);
   Span span(ctx.tracer, module_, "gather codes");
-  const Tensor codes = codes_of(whole);
-  ops::copy(ctx, codes_of(own), codes.slice_rows(mine.first, mine.count));
+  const Tensor codes = whole.codes();
+  ops::copy(ctx, own.codes(), codes.slice_rows(mine.first, mine.count));
   tp_.gather(ctx, codes);
   // A short validation batch is filled up, so what is true of the planned micro-batch is true of all.
   const int64_t block = std::max<int64_t>(1, whole.block_rows);
@@ -203,9 +197,7 @@ bool Linear::images_by_rows() const {
   return s.quantized() && one_image(layout_, s, recipe_.w_col) && (s.per_tensor() || (s.block_rows != 0 && 128 % s.block_rows == 0));
 }
 
-bool Linear::needs_weight_amax(const Part& part, QuantRegistry& quant) const {
-  return (recipe_.w_row.per_tensor() || recipe_.w_row.scale == ScaleKind::ue4m3) && !quant.silent_target(part.site_w).stored_scale;
-}
+bool Linear::needs_weight_amax(const Part& part, QuantRegistry& quant) const { return reaches_over_ranks(recipe_.w_row, false, quant.silent_target(part.site_w)); }
 
 void Linear::quantize_own_rows(Ctx& ctx, QuantRegistry& quant, const Part& part, const Tensor& amax, bool again) const {
   const Param& p = *part.weight;

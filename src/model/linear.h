@@ -3,10 +3,11 @@
 // The projections are separate logical tensors (weights, output gradients, scales, blocks), as in a Hugging Face file, and write
 // neighbouring column ranges of one output. Forward, input gradient and weight gradient are separate calls: overlap and pipelining need that.
 //
-// With tensor parallelism (model/tensor_parallel.h) a linear is cut by its output features, and its input is whole (with sequence parallelism gathered, for forward and again for the weight
-// gradient), or by its input features, and its output is a sum over the ranks. Shapes below are this rank's; T is all tokens of the micro-batch, t those of the residual stream here. A scale belongs to a block of
-// the whole tensor: where the ranks have parts of one, the maximum over them is taken first, so that codes and scales are those of one rank (but of a key/value head that several ranks have: each quantizes its addend of the output gradient). What several ranks quantize alike is counted
-// and measured by the first of them.
+// With tensor parallelism (model/tensor_parallel.h) a linear is cut by its output features, and its input is whole (with sequence parallelism gathered, for forward and again
+// for the weight gradient), or by its input features, and its output is a sum over the ranks. Shapes below are this rank's; T is all tokens of the micro-batch, t those of the
+// residual stream here. A scale belongs to a block of the whole tensor: where the ranks have parts of one, the maximum over them is taken first, so that codes and scales are
+// those of one rank (but of a key/value head that several ranks have: each quantizes its addend of the output gradient). What several ranks quantize alike is counted and
+// measured by the first of them.
 #pragma once
 #include <map>
 #include <string>
@@ -69,7 +70,7 @@ class Linear {
   void refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early, bool again = false);
   // Whether each rank may quantize its rows of the weights: one stored image serves both products, in blocks that whole 128-row groups end.
   bool images_by_rows() const;
-  // What reaches over ranks of a weight's scales: whether its one amax has to be exchanged, and is exchanged among the ranks of tp too. False for stored scales and blocks of fixed extent.
+  // Whether the weight's scales come from its one largest magnitude, which ranks with parts of it exchange. Not for stored scales and blocks of fixed extent.
   bool needs_weight_amax(const Part& part, QuantRegistry& quant) const;
   // Quantizes the own rows of a part's working copy into the image. amax: of the whole tensor, where it needs one. again: as above.
   void quantize_own_rows(Ctx& ctx, QuantRegistry& quant, const Part& part, const Tensor& amax, bool again) const;

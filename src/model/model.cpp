@@ -1,7 +1,5 @@
 #include "model/model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -117,11 +115,6 @@ Block Model::make_block(int64_t layer, const RunConfig& c, QuantRegistry& quant)
   const RowRange features = feature_range(m.intermediate_size, tp_.size, tp_.rank), q_rows{tp_.rank * heads_.heads * d, heads_.heads * d},
                  kv_rows{tp_.rank / kv_copies * heads_.kv_heads * d, heads_.kv_heads * d};
   const RowRange hidden{0, m.hidden_size};
-  constexpr int64_t kept_block = 128;   // of gate and up that wait in FP8
-  if (c.recompute.swiglu_inputs == "fp8" && feature_range(m.intermediate_size, tp_.size, 0).count % kept_block != 0 && !tp_.alone()) {
-    throw Error(ExitCode::config, fmt::format("{}, which cuts the {} features of the MLP inside blocks of {}", tp_.size, m.intermediate_size, kept_block), "parallel.tp",
-                "lower it, or set recompute.swiglu_inputs to \"bf16\"");
-  }
   const auto matrix = [&](const std::string& name, Shape whole, RowRange rows, RowRange cols, Init init = Init::normal) {
     return &add_param(hf + name + ".weight", whole, {rows, cols, rows.count}, init, true);
   };
@@ -282,13 +275,7 @@ void Model::embed(const Pass& pass, const TokenBatch& batch, const Tensor& x) co
 void Model::embed_backward(const Pass& pass, const TokenBatch& batch, const Tensor& grad) const {
   Span span(pass.ctx.tracer, "embed", "backward");
   Arena::Scope scope(pass.ctx.scratch());
-  Tensor rows = grad;
-  if (tp_.sequence) {
-    rows = pass.ctx.scratch().alloc(grad.dtype, {batch.tokens.elements(), grad.cols()});
-    const RowRange own = tp_.tokens(rows.rows());
-    ops::copy(pass.ctx, grad, rows.slice_rows(own.first, own.count));
-    tp_.gather(pass.ctx, rows);
-  }
+  const Tensor rows = tp_.sequence ? tp_.gathered(pass.ctx, pass.ctx.scratch(), grad, batch.tokens.elements()) : grad;
   ops::embedding_backward(pass.ctx, rows, batch.tokens, embedding_->grad, embedding_->first_row);
 }
 

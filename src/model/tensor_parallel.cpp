@@ -32,6 +32,14 @@ void TensorParallel::gather(Ctx& ctx, const Tensor& whole) const {
   group.wait(group.all_gather(whole, pieces(whole.rows(), whole.cols())));
 }
 
+Tensor TensorParallel::gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64_t all_tokens) const {
+  const Tensor whole = arena.alloc(own.dtype, {all_tokens, own.cols()});
+  const RowRange mine = tokens(all_tokens);
+  ops::copy(ctx, own, whole.slice_rows(mine.first, mine.count));
+  gather(ctx, whole);
+  return whole;
+}
+
 void TensorParallel::gather_equal(Ctx& ctx, const Tensor& all) const {
   if (ctx.planning()) return;
   Comm& group = *mesh->tp();

@@ -42,6 +42,8 @@ struct TensorParallel {
 
   // whole: [T, W] of any type, in which this rank's tokens are there: then all are.
   void gather(Ctx& ctx, const Tensor& whole) const;
+  // The same from this rank's tokens, own [tokens(T), W], in memory of `arena`.
+  Tensor gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64_t all_tokens) const;
   // Elements of all ranks, equally many of each, one rank's behind the other's.
   void gather_equal(Ctx& ctx, const Tensor& all) const;
   // amax[i] = its maximum over the ranks.

@@ -223,25 +223,18 @@ UnitHooks DataParallel::training_hooks(const Work& work, bool last) {
 }
 
 void DataParallel::sum_scalars(double* loss_sums, double* squares, QuantRegistry& quant) {
+  const Tensor losses{loss_sums, Dtype::f64, {2}}, all_squares{squares, Dtype::f64, {static_cast<int64_t>(model_.params().size())}};
+  if (mesh_.shards()) mesh_.shards()->wait(mesh_.shards()->all_reduce(all_squares, Reduce::sum));
   // Ranks of tp have the same losses, parts of the squares, and parts of what quantizers saw or all of it.
-  const Tensor all_squares{squares, Dtype::f64, {static_cast<int64_t>(model_.params().size())}};
-  Comm::Ticket squares_summed = 0;
-  if (mesh_.shards()) squares_summed = mesh_.shards()->all_reduce(all_squares, Reduce::sum);
-  for (Comm* group : {mesh_.dp(), mesh_.tp()}) {
+  for (const auto& [group, sums] : {std::pair{mesh_.dp(), losses}, {mesh_.tp(), all_squares}}) {
     if (!group) continue;
-    Comm::Ticket last = 0;
-    if (group == mesh_.dp()) last = group->all_reduce({loss_sums, Dtype::f64, {2}}, Reduce::sum);
+    Comm::Ticket last = group->all_reduce(sums, Reduce::sum);
     if (quant.sites() > 0) {
       group->all_reduce(quant.staged_amax(), Reduce::max);
       last = group->all_reduce(quant.staged_nonfinite(), Reduce::sum);
     }
-    if (group == mesh_.tp()) {
-      if (squares_summed) mesh_.shards()->wait(squares_summed);
-      last = group->all_reduce(all_squares, Reduce::sum);
-    }
     group->wait(last);
   }
-  if (squares_summed) mesh_.shards()->wait(squares_summed);
 }
 
 void DataParallel::prove(const Work& work, Machine& machine) {

@@ -7,11 +7,6 @@
 #include "ops/reduce.h"
 
 namespace octet {
-namespace {
-
-Tensor codes_of(const Operand& image) { return {image.data.data, image.data.dtype, {image.data.rows, image.data.cols}}; }
-
-}  // namespace
 
 WeightCodes::WeightCodes(const Mesh& mesh, Model& model, const std::map<const Param*, Pieces>& pieces, QuantRegistry& quant) : mesh_(mesh), pieces_(pieces) {
   const std::vector<Param*>& first = model.units().front().params;   // the embedding's
@@ -71,7 +66,7 @@ void WeightCodes::quantize(Ctx& ctx, QuantRegistry& quant, size_t unit, bool aga
   for (const Weight& w : units_[unit]) {
     const Linear::Part& part = w.of();
     w.linear->quantize_own_rows(ctx, quant, part, w.linear->needs_weight_amax(part, quant) ? w.amax : Tensor{}, again);
-    gathers[part.w_row.data.dtype].push_back({codes_of(part.w_row), pieces_.at(part.weight)});
+    gathers[part.w_row.data.dtype].push_back({part.w_row.codes(), pieces_.at(part.weight)});
     const Tensor& scales = part.w_row.scale_inv;
     gathers[Dtype::f32].push_back({{scales.data, Dtype::f32, {scales.elements()}}, w.scales});
   }

@@ -24,6 +24,8 @@ struct Operand {
   int64_t rows() const { return transposed ? data.cols : data.rows; }
   int64_t k() const { return transposed ? data.rows : data.cols; }
   bool quantized() const { return data.dtype != Dtype::bf16 && data.dtype != Dtype::f32; }
+  // The stored matrix of an image, which is dense.
+  Tensor codes() const { return {data.data, data.dtype, {data.rows, data.cols}}; }
 
   // The same stored matrix read the other way: right for unquantized data and for square blocks only (recipe.h).
   Operand flipped() const {

@@ -194,6 +194,13 @@ TEST(Validate, TensorParallelism) {
   EXPECT_EQ(refused(with(3)), "parallel.tp: 3, which neither divides the 4 key/value heads nor is a multiple of them (set it to a divisor or a multiple)");
   EXPECT_EQ(refused(with(12)), "parallel.tp: 12, which leaves less than 16 of the 128 features of the MLP to a rank (lower it)");
   EXPECT_EQ(refused(with(1, true)), "parallel.sequence_parallel: true, but parallel.tp is 1 (set it to false, or parallel.tp to more than 1)");
+  nlohmann::json kept = with(4);
+  kept["model"]["intermediate_size"] = 320;   // parts of 128, 64, 64 and 64
+  EXPECT_NO_THROW(validated(kept));
+  kept["recompute"]["swiglu_inputs"] = "fp8";
+  EXPECT_EQ(refused(kept), "recompute.swiglu_inputs: \"fp8\", but 4 ranks cut the 320 features of the MLP inside blocks of 128 (set it to \"bf16\", or lower parallel.tp)");
+  kept["model"]["intermediate_size"] = 400;
+  EXPECT_NO_THROW(validated(kept));
   EXPECT_EQ(refused(with(2, true, true, "bf16")), "parallel.fp8_activation_gather: true, but recipe bf16 quantizes nothing (set it to false, or choose an FP8 recipe)");
   EXPECT_EQ(refused(with(2, false, true)), "parallel.fp8_activation_gather: true, but without parallel.sequence_parallel nothing is gathered (set it to false)");
 }

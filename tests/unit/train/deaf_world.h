@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/world.h"
+#include "train/engine.h"
 
 namespace octet::test {
 
@@ -35,5 +36,18 @@ class WorldWithADeafGroup : public World {
   World& world_;
   std::string deaf_;
 };
+
+// What the start-up proof says on this rank when the group `deaf` does nothing; empty: it finds nothing.
+inline std::string proof_with_deaf_group(const RunConfig& c, World& world, const std::string& deaf) {
+  WorldWithADeafGroup with_deaf(world, deaf);
+  const Mesh mesh(c, with_deaf);
+  Engine e(c, Engine::Memory::plain, {}, &mesh);
+  try {
+    e.join_ranks();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
 
 }  // namespace octet::test
