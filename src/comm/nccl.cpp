@@ -84,6 +84,7 @@ struct NcclComm::State {
   cudaStream_t stream = nullptr;
   std::atomic<double> deadline_s;
 
+  std::mutex calls;                          // of calls of NCCL once the watcher is there: asking for a communicator's state also ends what a call left running, in either thread
   std::mutex mutex;                          // of what follows; not held in calls of NCCL
   Ticket started = 0;
   std::deque<Pending> pending;
@@ -175,6 +176,7 @@ Comm::Ticket NcclComm::State::start(const Collective& call) {
 
 // Calls of a group are not looked at one by one: what they return before its end is "in progress", or an error that ends the operation.
 void NcclComm::State::enqueue(const Collective& call) {
+  const std::lock_guard lock(calls);
   settle(ncclGroupStart(), "ncclGroupStart");
   ncclResult_t first_error = ncclSuccess;
   for (const TensorInPieces& t : call.x) {
@@ -225,7 +227,7 @@ void NcclComm::State::watch() {
       check_pending();
     }
     ncclResult_t state = ncclSuccess;
-    if (ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
+    if (const std::unique_lock lock(calls, std::try_to_lock); lock && ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
       fault(ExitCode::device, fmt::format("rank {} on {}, group {}: NCCL reports {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, ncclGetErrorString(state),
                                           ncclGetLastError(comm)));
     }
