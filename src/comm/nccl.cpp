@@ -228,7 +228,9 @@ void NcclComm::State::watch() {
     }
     ncclResult_t state = ncclSuccess;
     if (const std::unique_lock lock(calls, std::try_to_lock); lock && ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
-      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: NCCL reports {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, ncclGetErrorString(state),
+      const std::lock_guard of_pending(mutex);
+      const std::string during = pending.empty() ? std::string() : fmt::format("{}, operation {}: ", pending.front().what, pending.front().ticket);
+      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {}NCCL reports {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, during, ncclGetErrorString(state),
                                           ncclGetLastError(comm)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -242,8 +244,8 @@ void NcclComm::State::check_pending() {
     const cudaError_t error = cudaEventQuery(e);
     if (error == cudaSuccess) return true;
     if (error != cudaErrorNotReady) {
-      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {} (operation {}): {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, pending.front().what,
-                                          pending.front().ticket, cudaGetErrorString(error)));
+      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {}, operation {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, pending.front().what, pending.front().ticket,
+                                          cudaGetErrorString(error)));
     }
     return false;
   };
