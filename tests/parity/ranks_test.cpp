@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <mutex>
+#include <map>
 
 #include "parity/parity_run.h"
 
@@ -12,7 +12,18 @@ namespace {
 struct Outcome {
   std::vector<StepResult> steps;
   double validation = 0;
+  std::vector<std::vector<std::vector<float>>> masters;   // at the end, of each rank, the own rows of each parameter
+  std::map<std::pair<std::string, Dtype>, int64_t> gathered;   // bytes of the first rank's all-gathers by group and type
 };
+
+std::vector<std::vector<float>> own_masters(Engine& e) {
+  std::vector<std::vector<float>> all;
+  for (const auto& p : e.model().params()) {
+    all.emplace_back();
+    if (p->own_elements() > 0) read_master(e.machine(), *p, [&](const float* w) { all.back().assign(w, w + p->own_elements()); });
+  }
+  return all;
+}
 
 Outcome run(RunConfig c, int ranks, int64_t zero, int tp = 1) {
   c.parallel.zero = zero;
@@ -20,6 +31,7 @@ Outcome run(RunConfig c, int ranks, int64_t zero, int tp = 1) {
   c.parallel.sequence_parallel = tp > 1;
   c.run.threads = 1;
   Outcome seen;
+  seen.masters.resize(static_cast<size_t>(ranks));
   run_local_ranks(ranks, [&](World& world) {
     Mesh mesh(c, world);
     Engine e(c, Engine::Memory::poisoned, {}, &mesh);
@@ -36,7 +48,14 @@ Outcome run(RunConfig c, int ranks, int64_t zero, int tp = 1) {
       if (mesh.first()) seen.steps.push_back(r);
     }
     const double validation = e.evaluate(test::random_step(c, 50).micro);
-    if (mesh.first()) seen.validation = validation;
+    seen.masters[static_cast<size_t>(mesh.rank())] = own_masters(e);
+    if (!mesh.first()) return;
+    seen.validation = validation;
+    for (const Mesh::GroupTraffic& g : mesh.traffic()) {
+      for (const auto& [what, sent] : g.table) {
+        if (what.first == "all_gather") seen.gathered[{g.group, what.second}] += sent.bytes;
+      }
+    }
   });
   return seen;
 }
@@ -81,6 +100,88 @@ TEST_P(CutOnOneDevice, step_as_one_rank_and_as_ranks_on_cpus) {
   expect_near(two, run(cut("cpu"), 2, 1, 2), tolerance);
 }
 
+// Codes that travel are those that gathered BF16 would have been quantized to: the same bits of losses, norms and weights.
+void expect_same(const Outcome& got, const Outcome& want) {
+  ASSERT_EQ(got.steps.size(), want.steps.size());
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    EXPECT_EQ(got.steps[s].loss, want.steps[s].loss);
+    EXPECT_EQ(got.steps[s].grad_norm, want.steps[s].grad_norm);
+    EXPECT_FALSE(got.steps[s].skipped);
+    ASSERT_EQ(got.steps[s].health.size(), want.steps[s].health.size());
+    for (size_t i = 0; i < want.steps[s].health.size(); ++i) {
+      EXPECT_EQ(got.steps[s].health[i].values.elements, want.steps[s].health[i].values.elements);
+      EXPECT_EQ(got.steps[s].health[i].values.amax, want.steps[s].health[i].values.amax);
+    }
+  }
+  EXPECT_EQ(got.validation, want.validation);
+  EXPECT_TRUE(got.masters == want.masters);
+}
+
+// Codes and scales against the BF16 gathers in whose place they are.
+double share_of_bf16(const Outcome& codes, const Outcome& plain, const std::string& group) {
+  const auto more = [&](const Outcome& a, const Outcome& b, Dtype type) {
+    const auto of = [&](const Outcome& o) { return o.gathered.contains({group, type}) ? o.gathered.at({group, type}) : 0; };
+    return of(a) - of(b);
+  };
+  int64_t bytes = 0;
+  for (const Dtype type : {Dtype::e4m3, Dtype::e5m2, Dtype::e8m0, Dtype::f32}) bytes += more(codes, plain, type);
+  const int64_t replaced = more(plain, codes, Dtype::bf16);
+  EXPECT_GT(replaced, 0);
+  return static_cast<double>(bytes) / static_cast<double>(replaced);
+}
+
+// Weights: matrices of one to three groups of 128 rows, the last one ragged, so that shards are whole, uneven and empty ones.
+class WeightCodesOnOneDevice : public testing::TestWithParam<std::tuple<std::string, int64_t>> {};
+
+TEST_P(WeightCodesOnOneDevice, change_no_bit) {
+  const auto& [recipe, zero] = GetParam();
+  RunConfig c = config(recipe, "cuda");
+  c.model.intermediate_size = 320;
+  const Outcome plain = run(c, 2, zero);
+  c.parallel.fp8_param_gather = true;
+  const Outcome codes = run(c, 2, zero);
+  expect_same(codes, plain);
+  EXPECT_LE(share_of_bf16(codes, plain, "shard"), 0.52);
+}
+
+// Activations and, where one image has the bytes of both, output gradients.
+class TokenCodesOnOneDevice : public testing::TestWithParam<std::string> {};
+
+// Blocks that are no native ones: squares, whose transposed grids are no longer than they are wide, and blocks of several rows, whose grids are padded on each rank and in the whole.
+PrecisionConfig odd_blocks(bool square) {
+  RunConfig c;
+  nlohmann::json w = {{"format", "e4m3"}, {"block", {1, 64}}, {"scale", "fp32"}}, dy = w, x = w, x_col = w;
+  x["block"] = square ? nlohmann::json{32, 32} : nlohmann::json{2, 64};
+  x_col["block"] = square ? nlohmann::json{32, 32} : nlohmann::json{4, 32};
+  dy["block"] = {1, 32};
+  const nlohmann::json dy_row = {{"format", "e4m3"}, {"block", {1, 64}}, {"scale", "fp32"}};
+  const nlohmann::json custom = {{"fprop", {{"x", x}, {"w", w}}}, {"dgrad", {{"dy", dy_row}, {"w", w}}}, {"wgrad", {{"dy", dy}, {"x", x_col}}}};
+  return from_json({{"precision", {{"recipe", "custom"}, {"custom", custom}, {"emulate", true}, {"amax_history_len", 16}}}}).precision;
+}
+
+TEST_P(TokenCodesOnOneDevice, change_no_bit) {
+  const bool odd = GetParam() == "square" || GetParam() == "ragged";
+  RunConfig c = config(odd ? "bf16" : GetParam(), "cuda");
+  if (odd) c.precision = odd_blocks(GetParam() == "square");
+  c.model.num_attention_heads = c.model.num_key_value_heads = 2;   // blocks of 128 end where the ranks' parts do
+  c.model.head_dim = 128;
+  c.model.intermediate_size = 256;
+  c.model.vocab_pad_multiple = 128;
+  c.model.num_hidden_layers = 1;
+  c.precision.head = "fp8";
+  c.data.seq_len = odd ? 96 : 128;   // a rank's tokens are whole blocks of 128, or three of 32
+  c.batch.micro = 2;
+  c.batch.global = 4;
+  validate(c);
+  const Outcome plain = run(c, 2, 1, 2);
+  c.parallel.fp8_activation_gather = true;
+  const Outcome codes = run(c, 2, 1, 2);
+  expect_same(codes, plain);
+  if (!odd && GetParam() != "rowwise") {   // rows of 64 with a scale each are more
+    EXPECT_LE(share_of_bf16(codes, plain, "tp"), 0.52);
+  }
+}
+
 #ifdef OCTET_SIMT
 INSTANTIATE_TEST_SUITE_P(Recipes, CutOnOneDevice, testing::Values("fp32", "tensorwise"), [](const auto& which) { return which.param; });
 const auto recipes = testing::Values("fp32", "blockwise");
@@ -90,6 +191,9 @@ INSTANTIATE_TEST_SUITE_P(Recipes, CutOnOneDevice, testing::Values("fp32", "bf16"
 const auto recipes = testing::Values("fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise");
 const auto levels = testing::Values(0, 1, 2, 3);
 #endif
+INSTANTIATE_TEST_SUITE_P(Recipes, WeightCodesOnOneDevice, testing::Combine(testing::Values("tensorwise", "blockwise"), testing::Values(1, 3)),
+                         [](const auto& which) { return std::get<0>(which.param) + "_zero" + std::to_string(std::get<1>(which.param)); });
+INSTANTIATE_TEST_SUITE_P(Recipes, TokenCodesOnOneDevice, testing::Values("tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "square", "ragged"), [](const auto& which) { return which.param; });
 INSTANTIATE_TEST_SUITE_P(Recipes, RanksOnOneDevice, testing::Combine(recipes, levels),
                          [](const auto& which) { return std::get<0>(which.param) + "_zero" + std::to_string(std::get<1>(which.param)); });
 
