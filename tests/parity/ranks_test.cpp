@@ -147,37 +147,45 @@ TEST_P(WeightCodesOnOneDevice, change_no_bit) {
 // Activations and, where one image has the bytes of both, output gradients.
 class TokenCodesOnOneDevice : public testing::TestWithParam<std::string> {};
 
-// Blocks that are no native ones: squares, whose transposed grids are no longer than they are wide, and blocks of several rows, whose grids are padded on each rank and in the whole.
+// Blocks that are no native ones: squares, of which one image has the bytes of both, or blocks of several rows, whose grids of scales are padded on each rank and in the whole.
 PrecisionConfig odd_blocks(bool square) {
-  RunConfig c;
-  nlohmann::json w = {{"format", "e4m3"}, {"block", {1, 64}}, {"scale", "fp32"}}, dy = w, x = w, x_col = w;
-  x["block"] = square ? nlohmann::json{32, 32} : nlohmann::json{2, 64};
-  x_col["block"] = square ? nlohmann::json{32, 32} : nlohmann::json{4, 32};
-  dy["block"] = {1, 32};
-  const nlohmann::json dy_row = {{"format", "e4m3"}, {"block", {1, 64}}, {"scale", "fp32"}};
-  const nlohmann::json custom = {{"fprop", {{"x", x}, {"w", w}}}, {"dgrad", {{"dy", dy_row}, {"w", w}}}, {"wgrad", {{"dy", dy}, {"x", x_col}}}};
-  return from_json({{"precision", {{"recipe", "custom"}, {"custom", custom}, {"emulate", true}, {"amax_history_len", 16}}}}).precision;
+  PrecisionConfig p;
+  p.recipe = "custom";
+  p.emulate = true;
+  const auto operand = [](int64_t rows, int64_t cols) {
+    CustomOperand o;
+    o.format = "e4m3";
+    o.block_rows = rows;
+    o.block_cols = cols;
+    return o;
+  };
+  p.custom = {{"fprop.x", square ? operand(32, 32) : operand(2, 64)}, {"fprop.w", operand(1, 64)}, {"dgrad.dy", operand(1, 64)}, {"dgrad.w", operand(1, 64)},
+              {"wgrad.x", square ? operand(32, 32) : operand(4, 32)}, {"wgrad.dy", operand(1, 32)}};
+  return p;
 }
 
 TEST_P(TokenCodesOnOneDevice, change_no_bit) {
-  const bool odd = GetParam() == "square" || GetParam() == "ragged";
-  RunConfig c = config(odd ? "bf16" : GetParam(), "cuda");
-  if (odd) c.precision = odd_blocks(GetParam() == "square");
-  c.model.num_attention_heads = c.model.num_key_value_heads = 2;   // blocks of 128 end where the ranks' parts do
-  c.model.head_dim = 128;
-  c.model.intermediate_size = 256;
-  c.model.vocab_pad_multiple = 128;
+  const std::string& which = GetParam();
+  const bool odd = which == "square" || which == "ragged", long_blocks = which == "blockwise", mx = which == "mxfp8";
+  RunConfig c = config(odd ? "bf16" : which, "cuda");
+  if (odd) c.precision = odd_blocks(which == "square");
   c.model.num_hidden_layers = 1;
-  c.precision.head = "fp8";
-  c.data.seq_len = odd ? 96 : 128;   // a rank's tokens are whole blocks of 128, or three of 32
-  c.batch.micro = 2;
-  c.batch.global = 4;
+  // A rank's part of a matrix ends where blocks do; its tokens are whole blocks of 128, or (odd) three of 32.
+  c.model.num_attention_heads = c.model.num_key_value_heads = 2;
+  c.model.head_dim = long_blocks ? 128 : 64;
+  c.model.intermediate_size = long_blocks ? 256 : 128;
+  if (long_blocks) c.model.hidden_size = 128;
+  c.model.vocab_pad_multiple = 128;
+  c.data.seq_len = long_blocks ? 128 : odd ? 96 : seq_len;
+  c.batch.micro = c.batch.global = 2;
+  // The head reads its input both ways at once: where that is two images, they are no smaller than BF16 together.
+  c.precision.head = long_blocks || mx ? "bf16" : "fp8";
   validate(c);
   const Outcome plain = run(c, 2, 1, 2);
   c.parallel.fp8_activation_gather = true;
   const Outcome codes = run(c, 2, 1, 2);
   expect_same(codes, plain);
-  if (!odd && GetParam() != "rowwise") {   // rows of 64 with a scale each are more
+  if (which == "tensorwise" || which == "delayed" || long_blocks || mx) {
     EXPECT_LE(share_of_bf16(codes, plain, "tp"), 0.52);
   }
 }
