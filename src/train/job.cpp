@@ -19,11 +19,6 @@ void check_job(const RunConfig& config, int rank, int ranks) {
   if (config.parallel.fp8_param_gather && layout.shards == 1) {
     throw Error(ExitCode::config, "true, but this layout has one shard, and gathers no weights", "parallel.fp8_param_gather", "set it to false, or start more data-parallel ranks");
   }
-  if (device_kind(config.run.device) == DeviceKind::cuda) {
-    for (const auto& [key, wanted] : {std::pair{"parallel.fp8_activation_gather", config.parallel.fp8_activation_gather}, {"parallel.fp8_param_gather", config.parallel.fp8_param_gather}}) {
-      if (wanted) throw Error(ExitCode::config, "true, on a GPU, which needs codes in both directions", key, "set it to false; BF16 is gathered then");
-    }
-  }
 }
 
 void join_devices(const RunConfig& config, World& world, Mesh& mesh, Machine& machine) {
