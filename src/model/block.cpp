@@ -200,6 +200,7 @@ void Block::attention_backward(const Pass& pass, const TokenGeometry& t, BlockSa
     Span span(pass.ctx.tracer, qkv_.module(), "rope backward");
     ops::qk_norm_rope_backward(pass.ctx, d_qkv, s.qkv_raw, t.positions, t.cos_sin, heads_, qk_norm(s.qk_rstd), d_qkv);
   }
+  qkv_.sum_copies(pass, d_qkv);
   {
     Arena::Scope images(scratch);
     const LinearGrad dq = qkv_.quantize_grad(pass, d_qkv, t.tokens);

@@ -335,6 +335,21 @@ void Linear::finish_grad(const Pass& pass, LinearGrad& dy) const {
   }
 }
 
+// In dense memory, as a sum wants it.
+void Linear::sum_copies(const Pass& pass, const Tensor& dy) const {
+  int64_t column = 0, width = 0;   // such parts are the last ones
+  for (const Part& p : parts_) (p.weight->copies > 1 ? width : column) += p.weight->shape[0];
+  if (width == 0) return;
+  Ctx& ctx = pass.ctx;
+  Span span(ctx.tracer, module_, "sum over copies");
+  Arena::Scope scope(ctx.scratch());
+  const Tensor copied = ctx.scratch().alloc(dy.dtype, {dy.rows(), width});
+  const MatrixView columns = MatrixView(dy).columns(column, width);
+  ops::join_columns(ctx, columns, copied);
+  tp_.sum_over_copies(ctx, copied);
+  ops::join_columns(ctx, copied, columns);
+}
+
 LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy, int64_t tokens) const {
   if (gathers_grad_codes()) return gathered_grad_codes(pass, dy, tokens);
   const Tensor whole = cut_ == Cut::inputs && tp_.sequence ? gathered(pass.ctx, pass.ctx.scratch(), dy, tokens) : dy;
@@ -354,7 +369,9 @@ LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy, int64_t tok
 void Linear::partial_input_grad(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const {
   Span span(pass.ctx.tracer, module_, "dgrad", {.flops = gemm_flops(dx.rows())});
   std::vector<GemmTerm> terms;
-  for (size_t i = 0; i < parts_.size(); ++i) terms.push_back({dy.row[i], parts_[i].w_col});
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].weight->copy == 0) terms.push_back({dy.row[i], parts_[i].w_col});
+  }
   ops::gemm(pass.ctx, terms, dx, 0.0f, recipe_.accumulate[1]);
   if (pass.writes_dump(module_)) pass.dump->add("mb" + std::to_string(pass.micro_batch) + "/" + module_ + "/dx", dx);
 }

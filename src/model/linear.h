@@ -6,7 +6,7 @@
 // With tensor parallelism (model/tensor_parallel.h) a linear is cut by its output features, and its input is whole (with sequence parallelism gathered, for forward and again
 // for the weight gradient), or by its input features, and its output is a sum over the ranks. Shapes below are this rank's; T is all tokens of the micro-batch, t those of the
 // residual stream here. A scale belongs to a block of the whole tensor: where the ranks have parts of one, the maximum over them is taken first, so that codes and scales are
-// those of one rank (but of a key/value head that several ranks have: each quantizes its addend of the output gradient). What several ranks quantize alike is counted and
+// those of one rank. What several ranks quantize alike is counted and
 // measured by the first of them.
 #pragma once
 #include <map>
@@ -97,11 +97,13 @@ class Linear {
   LinearGrad grad_of(const Pass& pass, const Tensor& dy) const;
   // Behind the producer: quantizes what that could not, counts and dumps.
   void finish_grad(const Pass& pass, LinearGrad& dy) const;
+  // Of outputs that several ranks have (key/value heads with fewer heads than ranks) each has an addend of the gradient: from then on the sum, on all of them. dy: [T, out_features], dense.
+  void sum_copies(const Pass& pass, const Tensor& dy) const;
   // Images of dy from scratch memory: [T, out_features], where inputs are cut [t, out_features]. tokens: T.
   LinearGrad quantize_grad(const Pass& pass, const Tensor& dy, int64_t tokens) const;
   // What backward_weight reads of the input of forward, which with sequence parallelism is gathered again, into scratch memory. Before backward_input, whose sum then moves beside the weight gradient.
   LinearInput input_again(const Pass& pass, const LinearInput& x, int64_t tokens) const;
-  // This rank's addend of dx: [T, in_features], overwritten.
+  // This rank's addend of dx: [T, in_features], overwritten. Outputs that several ranks have count on the first of them.
   void partial_input_grad(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const;
   // dx: [T, in_features], where outputs are cut [t, in_features], overwritten when the sum is finished.
   [[nodiscard]] RowSum backward_input(const Pass& pass, const LinearGrad& dy, const Tensor& dx) const;

@@ -138,7 +138,6 @@ Block Model::make_block(int64_t layer, const RunConfig& c, QuantRegistry& quant)
       if (!kv || kv_copies == 1) continue;
       of_heads->copies = static_cast<int>(kv_copies);
       of_heads->copy = static_cast<int>(tp_.rank % kv_copies);
-      of_heads->tp_gradient = TpGradient::sum_kv;
     }
     qkv.push_back(part(name, made[0], m.attention_bias ? made[1] : nullptr));
   }

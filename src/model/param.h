@@ -28,8 +28,7 @@ struct RowRange {
 // What the ranks of tp have of a parameter's gradient when a micro-batch is done.
 enum class TpGradient : uint8_t {
   complete,   // each all of it that its part of the parameter has
-  sum_tp,     // addends, of a parameter that all of them have
-  sum_kv      // addends, of a key/value head that those of the group kv have
+  sum_tp      // addends, of a parameter that all of them have
 };
 
 struct Param {

@@ -65,6 +65,12 @@ void TensorParallel::maxima(Ctx& ctx, const Tensor& amax) const {
   group.wait(group.all_reduce(amax, Reduce::max));
 }
 
+void TensorParallel::sum_over_copies(Ctx& ctx, const Tensor& x) const {
+  if (ctx.planning()) return;
+  Comm& group = *mesh->kv();
+  group.wait(group.all_reduce(x, Reduce::sum));
+}
+
 RowSum TensorParallel::start_sum(Ctx& ctx, const Tensor& partial, const Tensor& out) const {
   const RowRange own = tokens(partial.rows());
   const Tensor result = sequence ? partial.slice_rows(own.first, own.count) : partial;

@@ -51,6 +51,8 @@ struct TensorParallel {
   void gather_equal(Ctx& ctx, const Tensor& all) const;
   // amax[i] = its maximum over the ranks.
   void maxima(Ctx& ctx, const Tensor& amax) const;
+  // x = its sum over the ranks that have this one's key/value heads.
+  void sum_over_copies(Ctx& ctx, const Tensor& x) const;
   // out = this rank's tokens (all of them without `sequence`) of the sum over the ranks of partial [T, W], which is overwritten. out: [tokens(T), W]; may be `partial`.
   RowSum start_sum(Ctx& ctx, const Tensor& partial, const Tensor& out) const;
   void sum(Ctx& ctx, const Tensor& partial, const Tensor& out) const { start_sum(ctx, partial, out).finish(ctx); }

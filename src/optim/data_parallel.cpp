@@ -240,6 +240,7 @@ void DataParallel::sum_scalars(double* loss_sums, double* squares, QuantRegistry
 void DataParallel::prove(const Work& work, Machine& machine) {
   if (alone()) return;
   prove_sums(work, machine);
+  prove_copies(work, machine);
   if (mesh_.shards()) prove_gathers(work, machine);
 }
 
@@ -277,7 +278,7 @@ void DataParallel::prove_sums(const Work& work, Machine& machine) {
   }
   finish_gradients(work.ctx);
   for (const auto& p : model_.params()) {
-    // Of tp: this rank alone, or all that have the same part and addends.
+    // Of tp: this rank alone, or all that have addends.
     const bool addends = p->tp_gradient != TpGradient::complete;
     const int first = addends ? l.tp_rank - p->copy : l.tp_rank, end = addends ? first + p->copies : first + 1;
     for (int64_t e = 0; e < marked(*p, l.shard); ++e) {
@@ -292,6 +293,29 @@ void DataParallel::prove_sums(const Work& work, Machine& machine) {
     ops::zero(work.ctx, p->grad);
     ops::zero(work.ctx, p->own_grad);
   }
+}
+
+// The gradient of a key/value head that several ranks have is summed on the way (Linear::sum_copies): marks of those ranks must be in it.
+void DataParallel::prove_copies(const Work& work, Machine& machine) {
+  if (!mesh_.kv()) return;
+  const Layout& l = mesh_.layout();
+  const auto shared = std::find_if(model_.params().begin(), model_.params().end(), [&](const auto& p) { return p->copies > 1 && p->copies == l.kv_copies && p->tp_gradient == TpGradient::complete; });
+  OCTET_CHECK(shared != model_.params().end(), "no parameter is shared by {} ranks", l.kv_copies);
+  const Param& p = **shared;
+  const int64_t marks = std::min<int64_t>(p.grad.elements(), (l.tp + marks_an_element - 1) / marks_an_element);
+  const Tensor x{p.grad.data, Dtype::f32, {marks}};
+  machine.write(x, [&](const Tensor& host) {
+    for (int64_t e = 0; e < marks; ++e) host.as<float>()[e] = mark(l.tp_rank, e);
+  });
+  mesh_.kv()->wait(mesh_.kv()->all_reduce(x, Reduce::sum));
+  machine.read(x, [&](const Tensor& host) {
+    for (int64_t e = 0; e < marks; ++e) {
+      float all = 0;
+      for (int r = l.tp_rank - p.copy; r < l.tp_rank - p.copy + p.copies; ++r) all += mark(r, e);
+      OCTET_CHECK(host.as<float>()[e] == all, "the gradient of {} is summed over other ranks than the {} of tp that have it", p.name, p.copies);
+    }
+  });
+  ops::zero(work.ctx, x);
 }
 
 // Each shard marks its first element; a traversal forward and back must meet all marks of a unit whenever it uses it.

@@ -67,7 +67,7 @@ class DataParallel {
   // gather: begin at once, where all weights have memory of their own; else as they are needed. False communicates nothing.
   void weights_changed(const Work& work, bool gather);
   // The groups' proof, before the first step. Gradients that say which rank they come from are summed by the hooks: the sums must be those over the data-parallel ranks, and of addends over the
-  // ranks of tp that have the same part of the parameter, each once.
+  // ranks of tp, each once.
   // Weights that say whose they are come as the units are used: each must be there, and be the right one. Error(internal) names the tensor. Gradients are zero then, weights as before.
   void prove(const Work& work, Machine& machine);
 
@@ -82,6 +82,7 @@ class DataParallel {
   void start_replica_sum(size_t unit);
   void follow_up(size_t keep);
   void prove_sums(const Work& work, Machine& machine);
+  void prove_copies(const Work& work, Machine& machine);
   void prove_gathers(const Work& work, Machine& machine);
 
   const Mesh& mesh_;

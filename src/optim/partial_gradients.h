@@ -1,4 +1,4 @@
-// PartialGradients: gradients of which the ranks of tp have addends (TpGradient): of norms whose tokens or heads are cut, and of key/value heads that several ranks have. Summed once a
+// PartialGradients: gradients of which the ranks of tp have addends (TpGradient): of norms whose tokens or heads are cut. Summed once a
 // step, behind the sums over the data-parallel ranks, of the own rows.
 #pragma once
 #include <vector>
@@ -14,12 +14,12 @@ class PartialGradients {
  public:
   // mesh and parameters outlive it.
   PartialGradients(const Mesh& mesh, const std::vector<std::unique_ptr<Param>>& params);
-  // The own rows of all of them are sums then: one operation of each group. tracer: where its span goes.
+  // The own rows of all of them are sums then: one operation. tracer: where its span goes.
   void sum(Tracer* tracer) const;
 
  private:
   const Mesh& mesh_;
-  std::vector<const Param*> of_tp_, of_kv_;
+  std::vector<const Param*> params_;
 };
 
 }  // namespace octet

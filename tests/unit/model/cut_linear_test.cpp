@@ -52,9 +52,10 @@ struct Rig {
   Ctx ctx{pool, scratch, GemmMath::fixed};
   Matrix values;
 
-  Rig(const Recipe& recipe, const Matrix& whole, const TensorParallel& tp, Cut cut) {
+  // copied: every rank of tp has all outputs.
+  Rig(const Recipe& recipe, const Matrix& whole, const TensorParallel& tp, Cut cut, bool copied = false) {
     ctx.key = &key;
-    const RowRange rows = cut == Cut::outputs ? feature_range(outputs, tp.size, tp.rank) : RowRange{0, outputs}, cols = cut == Cut::inputs ? feature_range(inputs, tp.size, tp.rank) : RowRange{0, inputs};
+    const RowRange rows = cut == Cut::outputs && !copied ? feature_range(outputs, tp.size, tp.rank) : RowRange{0, outputs}, cols = cut == Cut::inputs ? feature_range(inputs, tp.size, tp.rank) : RowRange{0, inputs};
     values = part(whole, rows.first, rows.count, cols.first, cols.count);
     weight.name = "w";
     weight.shape = {rows.count, cols.count};
@@ -63,6 +64,10 @@ struct Rig {
     weight.first_row = rows.first;
     weight.first_col = cols.first;
     weight.own = {0, rows.count};
+    if (copied) {
+      weight.copies = tp.size;
+      weight.copy = tp.rank;
+    }
     weight.working = values.tensor();
     weight.grad = memory.alloc(Dtype::f32, weight.shape);
     quant.set_history(16, false);
@@ -192,6 +197,43 @@ TEST_P(EveryRecipe, CodesAndScalesAreThoseOfOneRank) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::Values("bf16", "delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "nvfp4"), [](const auto& p) { return p.param; });
+
+// Of a key/value head that two ranks have, each has an addend of the gradient: what is quantized is the sum, on both.
+TEST_P(EveryRecipe, CopiesQuantizeTheSumOfTheirGradients) {
+  PrecisionConfig precision;
+  precision.recipe = GetParam();
+  const Recipe recipe = make_recipe(GetParam(), precision);
+  const Matrix w = random("w", outputs, inputs), x = random("x", tokens, inputs), addends[2] = {random("dy 0", tokens, outputs), random("dy 1", tokens, outputs)};
+  Matrix sum = addends[0];
+  for (size_t i = 0; i < sum.values.size(); ++i) sum.values[i] = to_bf16(to_float(addends[0].values[i]) + to_float(addends[1].values[i]));
+  const auto backward = [&](Rig& rig, Matrix dy) -> Seen {
+    const Pass pass = rig.pass();
+    const Linear& l = *rig.linear;
+    Matrix input = x;
+    LinearInput in = l.allocate_input(pass, rig.scratch, tokens);
+    if (in.value) ops::copy(rig.ctx, input.tensor(), in.value);
+    if (in.images.wanted()) ops::quantize(rig.ctx, input.tensor(), in.images);
+    l.finish_input(pass, rig.scratch, in, tokens);
+    l.sum_copies(pass, dy.tensor());
+    const LinearGrad grad = l.quantize_grad(pass, dy.tensor(), tokens);
+    l.backward_weight(pass, grad, in, true);
+    return {{}, {}, image(grad.row[0], false), image(grad.col[0], true), {}, {}, floats(rig.weight.grad)};
+  };
+  Rig one(recipe, w, {}, Cut::none);
+  const Seen want = backward(one, sum);
+  run_local_ranks(2, [&](World& world) {
+    RunConfig c;
+    c.parallel.tp = 2;
+    c.model.num_key_value_heads = 1;
+    c.batch.micro = c.batch.global = 1;
+    const Mesh mesh(c, world);
+    Rig rig(recipe, w, TensorParallel(mesh, c.parallel), Cut::outputs, true);
+    const Seen got = backward(rig, addends[world.rank()]);
+    if (recipe.dy_row.quantized()) expect_part(got.dy_row, want.dy_row, 0, 0, recipe.dy_row, false, GetParam() + ": dy.row");
+    if (recipe.dy_col.quantized()) expect_part(got.dy_col, want.dy_col, 0, 0, recipe.dy_col, true, GetParam() + ": dy.col");
+    EXPECT_EQ(got.dw, want.dw) << GetParam() << ", rank " << world.rank();
+  });
+}
 
 TEST(FeatureRange, WholeGroupsOf128WhileThereAreEnough) {
   const auto ranges = [](int64_t extent, int ranks) {
