@@ -126,6 +126,11 @@ TEST_F(Timings, memory_bound) {
   const Tensor dgamma = random(Dtype::f32, {hidden});
   bytes("norm backward", n * 8, [&](Ctx& ctx) { cuda::rmsnorm_backward(ctx, x, delta, gamma, rstd, sum, y, dgamma); }, 0.2);
 
+  const MatrixView codes = mid.row.data;
+  bytes("transpose codes", wide * 2, [&](Ctx& ctx) { cuda::transpose(ctx, codes, mid.col.data); }, 0.4);
+  const MatrixView parts = Tensor{codes.data, codes.dtype, {8 * inner, tokens / 8}};
+  bytes("join the columns of 8 parts", wide * 2, [&](Ctx& ctx) { cuda::join_columns(ctx, parts, mid.col.data); }, 0.4);
+
   const HeadGeometry heads{32, 8, 128, 128, 1e-5f};
   const Tensor qkv = random(Dtype::bf16, {tokens, heads.qkv_width()}), table = random(Dtype::f32, {tokens, 128});
   Host places(Dtype::i32, {tokens});
