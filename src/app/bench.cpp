@@ -6,8 +6,11 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "app/bench_comm.h"
 #include "app/bench_ops.h"
 #include "app/cli.h"
+#include "app/ranks.h"
+#include "comm/agree.h"
 #include "config/config_io.h"
 #include "core/file_io.h"
 #include "core/version.h"
@@ -16,16 +19,17 @@
 #include "ops/machine.h"
 #include "train/bench_device.h"
 #include "train/bench_step.h"
+#include "train/job.h"
 
 namespace octet {
 namespace {
 
 const char* const help =
-    "Usage: octet bench step --config FILE... [--recipe NAME...] [--rounds N] [--set PATH=VALUE...] [--trace] [--json OUT]\n\n"
+    "Usage: [mpirun -np N] octet bench step --config FILE... [--recipe NAME...] [--rounds N] [--set PATH=VALUE...] [--trace] [--json OUT]\n\n"
     "Times whole training steps (forward, backward, optimizer) on random tokens. For single operators: octet bench gemm --help.\n"
     "On a CPU: the recipes in turn within each round, and OpenBLAS' threaded sgemm at the step's own shapes beside them.\n"
     "Figures of a shared machine are only good as ratios.\n"
-    "On a GPU: one recipe after another, since a model may fill the card, with tokens a second and the memory in use.\n\n"
+    "On a GPU, or several under mpirun: one recipe after another, since a model may fill the card, with tokens a second and the memory in use.\n\n"
     "  --config FILE...   config files, merged left to right; model, batch, data.seq_len and run.threads are used\n"
     "  --recipe NAME...   recipes to time; on a CPU beside bf16, where NAME+stats gathers FP8 health statistics in every step\n"
     "                     (default: delayed tensorwise rowwise blockwise, on a CPU mxfp8, on a GPU bf16)\n"
@@ -65,13 +69,13 @@ nlohmann::json to_json(const DeviceBench& b) {
     steps.push_back({{"recipe", t.recipe}, {"ms", t.ms}, {"median_ms", t.median_ms}, {"min_ms", t.min_ms}, {"max_ms", t.max_ms}, {"tokens_per_s", t.tokens_per_s}, {"mfu_causal", t.mfu},
                      {"loss", t.loss}, {"planned_bytes", t.planned_bytes}, {"used_bytes", t.used_bytes}, {"timed_products", t.timed_products}, {"trace", trace}});
   }
-  return {{"code_version", version}, {"device", b.device}, {"tokens", b.tokens}, {"flops_per_token", b.flops_per_token}, {"steps", steps}};
+  return {{"code_version", version}, {"device", b.device}, {"layout", b.layout}, {"tokens", b.tokens}, {"flops_per_token", b.flops_per_token}, {"steps", steps}};
 }
 
 std::string share(double mfu) { return mfu > 0 ? fmt::format("{:.1f} %", 100 * mfu) : std::string("unknown"); }
 
 void print(const DeviceStepTiming& s) {
-  fmt::print("{}: {:.1f} ms a step (median of {}), {:.0f} tokens/s, MFU {}, device memory {} planned, {} in use\n", s.recipe, s.median_ms, s.ms.size(), s.tokens_per_s, share(s.mfu),
+  fmt::print("{}: {:.1f} ms a step (median of {}), {:.0f} tokens/s a GPU, MFU {}, device memory {} planned, {} in use\n", s.recipe, s.median_ms, s.ms.size(), s.tokens_per_s, share(s.mfu),
              human_bytes(s.planned_bytes), human_bytes(s.used_bytes));
   if (!s.trace.empty()) {
     Table t({{"operation", Table::Align::left}, {"ms"}, {"times"}, {"TFLOP/s"}});
@@ -85,12 +89,77 @@ void print(const DeviceStepTiming& s) {
 }
 
 void print(const DeviceBench& b) {
-  Table t({{"step", Table::Align::left}, {"median ms"}, {"min"}, {"max"}, {"tokens/s"}, {"time / first"}, {"MFU"}, {"planned"}, {"in use"}});
+  Table t({{"step", Table::Align::left}, {"median ms"}, {"min"}, {"max"}, {"tokens/s a GPU"}, {"time / first"}, {"MFU"}, {"planned"}, {"in use"}});
   for (const DeviceStepTiming& s : b.steps) {
     t.add_row({s.recipe, fmt::format("{:.1f}", s.median_ms), fmt::format("{:.1f}", s.min_ms), fmt::format("{:.1f}", s.max_ms), fmt::format("{:.0f}", s.tokens_per_s),
                fmt::format("{:.3f}", s.median_ms / b.steps.front().median_ms), share(s.mfu), human_bytes(s.planned_bytes), human_bytes(s.used_bytes)});
   }
-  fmt::print("{}: {} tokens a step, {:.1f} GFLOP a token (model_causal)\n{}", b.device, b.tokens, b.flops_per_token * 1e-9, t.text());
+  fmt::print("{}{}: {} tokens a step, {:.1f} GFLOP a token (model_causal)\n{}", b.device, b.layout.empty() ? "" : ", " + b.layout, b.tokens, b.flops_per_token * 1e-9, t.text());
+}
+
+struct StepRequest {
+  RunConfig config;
+  std::vector<std::string> recipes;
+  std::string json;
+  int rounds = 7;
+  bool trace = false, help = false;
+};
+
+StepRequest read_step_request(int argc, char** argv, const World& world) {
+  const std::vector<cli::Flag> flags = {{"--config", FlagTakes::values}, {"--recipe", FlagTakes::values}, {"--rounds", FlagTakes::value},
+                                        {"--set", FlagTakes::values},    {"--json", FlagTakes::value},    {"--trace", FlagTakes::nothing},
+                                        {"--help", FlagTakes::nothing}};
+  StepRequest r;
+  ConfigTree tree;
+  std::vector<std::string> expressions;
+  for (const cli::Given& g : cli::split_flags(argc - 1, argv + 1, flags)) {
+    if (g.name == "--help") r.help = true;
+    if (g.name == "--config") {
+      for (const std::string& file : g.values) tree.merge_file(file);
+    }
+    if (g.name == "--recipe") r.recipes.insert(r.recipes.end(), g.values.begin(), g.values.end());
+    if (g.name == "--rounds") r.rounds = bench_count(g.values[0], g.name);
+    if (g.name == "--trace") r.trace = true;
+    if (g.name == "--set") expressions.insert(expressions.end(), g.values.begin(), g.values.end());
+    if (g.name == "--json") r.json = g.values[0];
+  }
+  if (r.help) return r;
+  for (const std::string& e : expressions) tree.set_expression(e);
+  r.config = from_json(tree.values, tree.origins);
+  validate(r.config);
+  const bool gpu = device_kind(r.config.run.device) == DeviceKind::cuda;
+  check_job(r.config, world.rank(), world.size());
+  if (r.trace && !gpu) throw Error(ExitCode::config, "steps are traced on a GPU only", "--trace", "on a CPU: octet train with log.profile");
+  if (world.size() > 1 && !gpu) throw Error(ExitCode::config, "steps of several ranks are timed on GPUs only", "run.device", "start it without mpirun");
+  if (r.recipes.empty()) r.recipes = gpu ? std::vector<std::string>{"bf16", "tensorwise", "delayed", "rowwise", "blockwise"} : std::vector<std::string>{"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"};
+  return r;
+}
+
+int run_bench_step(int argc, char** argv, World& world) {
+  const std::unique_ptr<Comm> all = all_ranks(world);
+  StepRequest r;
+  agree(all.get(), world, [&] { r = read_step_request(argc, argv, world); });
+  const bool first = world.rank() == 0;
+  if (r.help) {
+    if (first) fmt::print("{}", help);
+    return 0;
+  }
+  const auto report = [&](const auto& bench) {
+    agree(all.get(), world, [&] {
+      if (!first) return;
+      print(bench);
+      if (!r.json.empty()) write_file_atomic(r.json, to_json(bench).dump(2) + "\n", ExitCode::checkpoint);
+    });
+    return 0;
+  };
+  if (device_kind(r.config.run.device) == DeviceKind::cuda) {
+    return report(bench_step_on_device(r.config, r.recipes, r.rounds, r.trace, world, all.get(), [&](const DeviceStepTiming& s) {
+      if (first) print(s);
+    }));
+  }
+  std::erase(r.recipes, "bf16");  // always measured
+  cpu::blas_self_test();
+  return report(bench_step(r.config, r.recipes, r.rounds));
 }
 
 }  // namespace
@@ -111,51 +180,12 @@ int run_bench(int argc, char** argv) {
     return 0;
   }
   if (what == "gemm" || what == "quantize" || what == "attention") return run_bench_ops(what, argc, argv);
+  if (what == "comm") return run_bench_comm(argc, argv);
   if (what != "step") {
-    if (what.empty()) throw Error(ExitCode::usage, "octet bench needs to know what to measure", {}, "use octet bench step, gemm, quantize or attention");
-    cli::fail_unknown("benchmark", what, {"step", "gemm", "quantize", "attention"});
+    if (what.empty()) throw Error(ExitCode::usage, "octet bench needs to know what to measure", {}, "use octet bench step, gemm, quantize, attention or comm");
+    cli::fail_unknown("benchmark", what, {"step", "gemm", "quantize", "attention", "comm"});
   }
-  const std::vector<cli::Flag> flags = {{"--config", FlagTakes::values}, {"--recipe", FlagTakes::values}, {"--rounds", FlagTakes::value},
-                                        {"--set", FlagTakes::values},    {"--json", FlagTakes::value},    {"--trace", FlagTakes::nothing},
-                                        {"--help", FlagTakes::nothing}};
-  ConfigTree tree;
-  std::vector<std::string> asked, expressions;
-  std::string json;
-  int rounds = 7;
-  bool trace = false;
-  for (const cli::Given& g : cli::split_flags(argc - 1, argv + 1, flags)) {
-    if (g.name == "--help") {
-      fmt::print("{}", help);
-      return 0;
-    }
-    if (g.name == "--config") {
-      for (const std::string& file : g.values) tree.merge_file(file);
-    }
-    if (g.name == "--recipe") asked.insert(asked.end(), g.values.begin(), g.values.end());
-    if (g.name == "--rounds") rounds = bench_count(g.values[0], g.name);
-    if (g.name == "--trace") trace = true;
-    if (g.name == "--set") expressions.insert(expressions.end(), g.values.begin(), g.values.end());
-    if (g.name == "--json") json = g.values[0];
-  }
-  std::vector<std::string> recipes = asked;
-  for (const std::string& e : expressions) tree.set_expression(e);
-  RunConfig config = from_json(tree.values, tree.origins);
-  validate(config);
-  if (device_kind(config.run.device) == DeviceKind::cuda) {
-    if (recipes.empty()) recipes = {"bf16", "tensorwise", "delayed", "rowwise", "blockwise"};
-    const DeviceBench bench = bench_step_on_device(config, recipes, rounds, trace, [](const DeviceStepTiming& s) { print(s); });
-    print(bench);
-    if (!json.empty()) write_file_atomic(json, to_json(bench).dump(2) + "\n", ExitCode::checkpoint);
-    return 0;
-  }
-  if (trace) throw Error(ExitCode::config, "steps are traced on a GPU only", "--trace", "on a CPU: octet train with log.profile");
-  if (recipes.empty()) recipes = {"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"};
-  std::erase(recipes, "bf16");  // always measured
-  cpu::blas_self_test();
-  const StepBench bench = bench_step(config, recipes, rounds);
-  print(bench);
-  if (!json.empty()) write_file_atomic(json, to_json(bench).dump(2) + "\n", ExitCode::checkpoint);
-  return 0;
+  return run_job([&](World& world) { return run_bench_step(argc, argv, world); });
 }
 
 }  // namespace octet

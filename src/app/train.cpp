@@ -8,19 +8,17 @@
 #include <cmath>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
-#include <numeric>
 #include <optional>
 
 #include "app/cli.h"
+#include "app/ranks.h"
 #include "app/train_help.h"
 #include "comm/agree.h"
 #include "config/config_io.h"
 #include "config/nearest.h"
 #include "config/reference.h"
 #include "config/schema.h"
-#include "core/error_text.h"
 #ifdef OCTET_HAVE_CUDA
 #include "cuda/nvtx.h"
 #endif
@@ -29,9 +27,6 @@
 
 namespace octet {
 namespace {
-
-// Of what ranks wait for before the loop, whose phases have deadlines of their own: verifying a large checkpoint takes minutes.
-constexpr double startup_deadline_s = 3600;
 
 struct Request {
   ConfigTree tree;
@@ -130,9 +125,7 @@ Request read_request(int argc, char** argv) {
 
 // What a job's ranks do: each reads the command line for itself, and they end together when one can not.
 int train_rank(int argc, char** argv, World& world) {
-  std::vector<int> everyone(static_cast<size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  const std::unique_ptr<Comm> all = world.size() > 1 ? world.group("start", everyone) : nullptr;
+  const std::unique_ptr<Comm> all = all_ranks(world);
   Request r;
   RunConfig config;
   nlohmann::json resolved;
@@ -165,16 +158,7 @@ int train_rank(int argc, char** argv, World& world) {
 }  // namespace
 
 int run_train(int argc, char** argv) {
-  const World::Options options{startup_deadline_s, [](const char* name) -> const char* { return std::getenv(name); }};
-  return run_ranks(options, [&](World& world) {
-    try {
-      return train_rank(argc, argv, world);
-    } catch (...) {
-      if (world.size() == 1) throw;
-      const Error e = caught_error();
-      end_rank(world, e, fmt::format("octet: error: {}", printable(e.what(), 2000)));
-    }
-  });
+  return run_job([&](World& world) { return train_rank(argc, argv, world); });
 }
 
 }  // namespace octet

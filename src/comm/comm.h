@@ -61,6 +61,8 @@ class Comm {
   using Ticket = uint64_t;   // sequence number of an operation in its group, from 1
 
   virtual ~Comm() = default;
+  // Of operations that start from now on. Groups on host memory have their world's (World::set_deadline), and take no notice.
+  virtual void set_deadline(double /*seconds*/) {}
   const std::string& name() const { return name_; }   // "dp", "tp", ...: in messages and profilers
   int rank() const { return rank_; }                  // in this group
   int size() const { return size_; }

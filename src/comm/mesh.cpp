@@ -59,14 +59,24 @@ Mesh::Mesh(const RunConfig& config, World& world) : layout_(layout_of(config, wo
   if (l.shards > 1 && l.replicas > 1) dp_ = world.group("dp", along(l.tp, l.dp(), l.dp_rank()));
 }
 
-void Mesh::stage(const DeviceCopies& copies) {
+void Mesh::to_devices(const DeviceGroups& make) {
   for (auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) {
-    if (*group) *group = staged(std::move(*group), copies);
+    if (*group) *group = make(std::move(*group));
   }
 }
 
+int Mesh::device_groups() const {
+  int n = 0;
+  for (const auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) n += *group ? 1 : 0;
+  return n;
+}
+
 void Mesh::set_deadline(double seconds) const {
-  if (world_) world_->set_deadline(seconds);
+  if (!world_) return;
+  world_->set_deadline(seconds);
+  for (const auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) {
+    if (*group) (*group)->set_deadline(seconds);
+  }
 }
 
 std::vector<const Comm*> Mesh::groups() const {

@@ -47,11 +47,13 @@ class Mesh {
   // The rank that prints, and writes what all share.
   bool first() const { return rank_ == 0; }
 
-  // Before the groups are used: dp, shards, replicas, tp and kv work on a device's memory from now on, through the host's.
-  void stage(const DeviceCopies& copies);
+  // Before the groups are used, by all ranks: dp, shards, replicas, tp and kv work on devices' memory from now on.
+  void to_devices(const DeviceGroups& make);
   // Of operations that start from now on, on this rank; nothing alone.
   void set_deadline(double seconds) const;
-  // Host memory that operations on gradients and weights take, at most.
+  // Groups that to_devices() makes again.
+  int device_groups() const;
+  // Host memory that operations on gradients and weights take, at most, unless they go through NCCL.
   size_t scratch_bytes() const;
   // What this rank sent, by group.
   struct GroupTraffic {

@@ -84,6 +84,7 @@ struct NcclComm::State {
   cudaStream_t stream = nullptr;
   std::atomic<double> deadline_s;
 
+  std::mutex calls;                          // of calls of NCCL once the watcher is there: asking for a communicator's state also ends what a call left running, in either thread
   std::mutex mutex;                          // of what follows; not held in calls of NCCL
   Ticket started = 0;
   std::deque<Pending> pending;
@@ -175,6 +176,7 @@ Comm::Ticket NcclComm::State::start(const Collective& call) {
 
 // Calls of a group are not looked at one by one: what they return before its end is "in progress", or an error that ends the operation.
 void NcclComm::State::enqueue(const Collective& call) {
+  const std::lock_guard lock(calls);
   settle(ncclGroupStart(), "ncclGroupStart");
   ncclResult_t first_error = ncclSuccess;
   for (const TensorInPieces& t : call.x) {
@@ -225,8 +227,10 @@ void NcclComm::State::watch() {
       check_pending();
     }
     ncclResult_t state = ncclSuccess;
-    if (ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
-      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: NCCL reports {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, ncclGetErrorString(state),
+    if (const std::unique_lock lock(calls, std::try_to_lock); lock && ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
+      const std::lock_guard of_pending(mutex);
+      const std::string during = pending.empty() ? std::string() : fmt::format("{}, operation {}: ", pending.front().what, pending.front().ticket);
+      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {}NCCL reports {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, during, ncclGetErrorString(state),
                                           ncclGetLastError(comm)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -240,8 +244,8 @@ void NcclComm::State::check_pending() {
     const cudaError_t error = cudaEventQuery(e);
     if (error == cudaSuccess) return true;
     if (error != cudaErrorNotReady) {
-      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {} (operation {}): {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, pending.front().what,
-                                          pending.front().ticket, cudaGetErrorString(error)));
+      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {}, operation {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, pending.front().what, pending.front().ticket,
+                                          cudaGetErrorString(error)));
     }
     return false;
   };

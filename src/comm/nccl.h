@@ -32,8 +32,7 @@ class NcclComm : public Comm {
   void wait(Ticket ticket) override;
   TrafficTable traffic() const override;
 
-  // Of operations that start from now on.
-  void set_deadline(double seconds);
+  void set_deadline(double seconds) override;
 
  private:
   struct State;

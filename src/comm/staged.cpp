@@ -47,4 +47,8 @@ class StagedComm : public Comm {
 
 std::unique_ptr<Comm> staged(std::unique_ptr<Comm> host, DeviceCopies copies) { return std::make_unique<StagedComm>(std::move(host), std::move(copies)); }
 
+DeviceGroups staged_groups(DeviceCopies copies) {
+  return [copies = std::move(copies)](std::unique_ptr<Comm> host) { return staged(std::move(host), copies); };
+}
+
 }  // namespace octet

@@ -17,4 +17,8 @@ struct DeviceCopies {
 
 std::unique_ptr<Comm> staged(std::unique_ptr<Comm> host, DeviceCopies copies);
 
+// What makes the group on devices' memory of one on the host's: staged() with some copies, or NCCL's (comm/nccl.h). Called by all members.
+using DeviceGroups = std::function<std::unique_ptr<Comm>(std::unique_ptr<Comm> host)>;
+DeviceGroups staged_groups(DeviceCopies copies);
+
 }  // namespace octet

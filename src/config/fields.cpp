@@ -151,6 +151,8 @@ void add_layout(Table<RunConfig>& t) {
   t.add(kFree, OCTET_FIELD(parallel.sequence_parallel), "with parallel.tp: what works on the residual stream token by token is cut by tokens over its ranks").flag_switch("--sequence-parallel", true);
   t.add(kFree, OCTET_FIELD(parallel.fp8_activation_gather), "with parallel.sequence_parallel: tokens go to the linears that quantize them as codes and scales, in about half the bytes");
   t.add(kFree, OCTET_FIELD(parallel.share_gpus), "several ranks may compute on one GPU: for tests, it is slower than one");
+  t.add(kFree, OCTET_FIELD(parallel.backend), "how ranks exchange what lies in GPUs' memory: nccl; mpi through the host's memory; auto nccl, or mpi where ranks share GPUs or the build has no NCCL. "
+                                              "On CPUs all is mpi").one_of({"auto", "nccl", "mpi"}).flag("--distributed-backend");
   t.add(kFree, OCTET_FIELD(parallel.overlap), "gradients and weights move beside computation; false: one after the other, the same bits");
   t.add(kFree, OCTET_FIELD(recompute.modules), "activations computed again in the backward pass instead of kept")
       .one_of({"norm", "swiglu", "attention", "block"});

@@ -160,6 +160,7 @@ struct ParallelConfig {   // pp, cp, ep, etp: 1 until their parts land; other va
   bool fp8_activation_gather = false;   // sequence_parallel: inputs of quantized linears are gathered as codes and scales
   bool overlap = true;             // communication beside computation
   bool share_gpus = false;         // several ranks may compute on one GPU
+  std::string backend = "auto";    // auto | nccl | mpi: what GPUs' memory is exchanged through
   bool operator==(const ParallelConfig&) const = default;
 };
 

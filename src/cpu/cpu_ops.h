@@ -38,6 +38,8 @@ void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to);
 void add(Ctx& ctx, const Tensor& from, const Tensor& to);
+void transpose(Ctx& ctx, const MatrixView& from, const MatrixView& to);
+void join_columns(Ctx& ctx, const MatrixView& parts, const MatrixView& whole);
 void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes);
 void widen_scales(Ctx& ctx, const Tensor& codes, const Tensor& scale_inv);
 void adamw(Ctx& ctx, std::span<const AdamwUpdate> updates, const AdamwStep& step, const StepControl* control);

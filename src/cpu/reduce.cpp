@@ -91,4 +91,40 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   });
 }
 
+namespace {
+
+template <class T>
+void transpose_of(Ctx& ctx, const MatrixView& from, const MatrixView& to) {
+  constexpr int64_t side = 64;   // of a square that stays in the first cache
+  parallel_tiles(ctx.pool(), to.rows, side, [&](int64_t c0, int64_t c1, int) {
+    for (int64_t r0 = 0; r0 < from.rows; r0 += side) {
+      const int64_t r1 = std::min(r0 + side, from.rows);
+      for (int64_t c = c0; c < c1; ++c) {
+        T* out = to.row<T>(c);
+        for (int64_t r = r0; r < r1; ++r) out[r] = from.row<T>(r)[c];
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void transpose(Ctx& ctx, const MatrixView& from, const MatrixView& to) {
+  if (ctx.planning()) return;
+  if (from.dtype == Dtype::f32) transpose_of<float>(ctx, from, to);
+  else transpose_of<uint8_t>(ctx, from, to);
+}
+
+void join_columns(Ctx& ctx, const MatrixView& parts, const MatrixView& whole) {
+  if (ctx.planning() || whole.elements() == 0) return;
+  const size_t element = size_bytes(whole.dtype), bytes = static_cast<size_t>(parts.cols) * element;
+  parallel_tiles(ctx.pool(), parts.rows, 64, [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t part = r / whole.rows, row = r % whole.rows;
+      memcpy(static_cast<char*>(whole.data) + static_cast<size_t>(row * whole.ld + part * parts.cols) * element, static_cast<const char*>(parts.data) + static_cast<size_t>(r * parts.ld) * element,
+             bytes);
+    }
+  });
+}
+
 }  // namespace octet::cpu

@@ -6,6 +6,7 @@
 
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
+#include "cuda/kernels/rearrange.h"
 #include "cuda/kernels/state.h"
 #include "cuda/quantize.h"
 #include "ops/attention.h"
@@ -164,6 +165,18 @@ void copy(Ctx& ctx, const Tensor& from, const Tensor& to) {
 
 void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   if (!ctx.planning() && from.elements() != 0) launch_add(stream(ctx), from.as<float>(), to.as<float>(), from.elements());
+}
+
+void transpose(Ctx& ctx, const MatrixView& from, const MatrixView& to) {
+  if (ctx.planning() || from.elements() == 0) return;
+  launch_transpose(stream(ctx), {from.dtype == Dtype::f32, from.data, to.data, from.rows, from.cols, from.ld, to.ld});
+}
+
+void join_columns(Ctx& ctx, const MatrixView& parts, const MatrixView& whole) {
+  if (ctx.planning() || whole.elements() == 0) return;
+  const auto element = static_cast<int64_t>(size_bytes(whole.dtype));
+  OCTET_CHECK(whole.elements() * element < int64_t{1} << 32, "join_columns: {}x{} elements of {} bytes, less than 4 GiB are counted", whole.rows, whole.cols, element);
+  launch_join_columns(stream(ctx), {parts.data, whole.data, whole.rows, parts.rows / whole.rows, parts.cols * element, parts.ld * element, whole.ld * element});
 }
 
 void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes) {

@@ -11,9 +11,6 @@
 namespace octet {
 namespace {
 
-// Whether one stored image serves as row and as column image: where the layout of the device lets products read it both ways.
-bool one_image(ImageLayout layout, const QuantSpec& row, const QuantSpec& col) { return layout == ImageLayout::source && images_share_bytes(row, col); }
-
 // Images of a [rows, cols] matrix: quantized ones from the arenas, unquantized ones views of `value`.
 void allocate_pair(ImageLayout layout, const QuantSpec& row_spec, const QuantSpec& col_spec, const MatrixView& value, int64_t rows, int64_t cols, Arena& row_arena,
                    Arena& col_arena, QuantizedOut& images, Operand& row, Operand& col) {
@@ -53,14 +50,6 @@ bool reaches_over_ranks(const QuantSpec& s, bool contraction_is_cut, const Quant
 }
 bool reaches_over_ranks(const QuantizedOut& images, bool cut_rows) {
   return (images.row.data.rows && reaches_over_ranks(images.row_spec, !cut_rows, images.target)) || (images.col.data.rows && reaches_over_ranks(images.col_spec, cut_rows, images.target));
-}
-
-// A column image that is made again: of what it says only its own statistics are new.
-QuantTarget again(QuantTarget t) {
-  t.amax = nullptr;
-  t.nonfinite = nullptr;
-  t.row_health = nullptr;
-  return t;
 }
 
 }  // namespace
@@ -140,44 +129,6 @@ void Linear::quantize_over_ranks(Ctx& ctx, const std::vector<Unquantized>& all, 
   }
 }
 
-// [tokens, width] of the ranks' own rows.
-Tensor Linear::gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64_t tokens) const {
-  Span span(ctx.tracer, module_, "gather");
-  return tp_.gathered(ctx, arena, own, tokens);
-}
-
-// The image of [tokens, width] of the ranks' images of their rows. Scales that belong to all rows are the same on all.
-Operand Linear::gathered(Ctx& ctx, Arena& arena, const QuantSpec& spec, const Operand& own, bool column, int64_t tokens, int64_t width) const {
-  const Operand whole = alloc_image(arena, spec, tokens, width, column, layout_);
-  const RowRange mine = tp_.tokens(tokens);
-  Span span(ctx.tracer, module_, "gather codes");
-  const Tensor codes = whole.codes();
-  ops::copy(ctx, own.codes(), codes.slice_rows(mine.first, mine.count));
-  tp_.gather(ctx, codes);
-  // A short validation batch is filled up, so what is true of the planned micro-batch is true of all.
-  const int64_t block = std::max<int64_t>(1, whole.block_rows);
-  if (tokens % (tp_.size * block) != 0) {
-    throw Error(ExitCode::config, fmt::format("true, but {} tokens of a micro-batch do not divide into {} parts of whole blocks of {} tokens ({})", tokens, tp_.size, block, module_),
-                "parallel.fp8_activation_gather", "set it to false, or change batch.micro or data.seq_len");
-  }
-  if (whole.block_rows == 0) {
-    ops::copy(ctx, own.scale_inv, whole.scale_inv);
-    return whole;
-  }
-  const int64_t rows = mine.count / whole.block_rows;
-  if (spec.scale == ScaleKind::e8m0) {
-    Arena::Scope scope(ctx.scratch());
-    const Tensor narrow = ctx.scratch().alloc(Dtype::e8m0, whole.scale_inv.shape);
-    ops::narrow_scales(ctx, own.scale_inv, narrow.slice_rows(tp_.rank * rows, rows));
-    tp_.gather(ctx, narrow);
-    ops::widen_scales(ctx, narrow, whole.scale_inv);
-    return whole;
-  }
-  ops::copy(ctx, own.scale_inv, whole.scale_inv.slice_rows(tp_.rank * rows, rows));
-  tp_.gather(ctx, whole.scale_inv);
-  return whole;
-}
-
 void Linear::allocate_images(Arena& arena) {
   for (Part& p : parts_) {
     QuantizedOut unused;
@@ -194,7 +145,7 @@ QuantizedOut Linear::weight_images(const Part& p, const QuantTarget& target) con
 
 bool Linear::images_by_rows() const {
   const QuantSpec& s = recipe_.w_row;
-  return s.quantized() && one_image(layout_, s, recipe_.w_col) && (s.per_tensor() || (s.block_rows != 0 && 128 % s.block_rows == 0));
+  return images_share_bytes(s, recipe_.w_col) && (s.per_tensor() || (s.block_rows != 0 && 128 % s.block_rows == 0));
 }
 
 bool Linear::needs_weight_amax(const Part& part, QuantRegistry& quant) const { return reaches_over_ranks(recipe_.w_row, false, quant.silent_target(part.site_w)); }
@@ -221,7 +172,11 @@ void Linear::refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early, 
   over_ranks.reserve(parts_.size());
   for (Part& p : parts_) {
     QuantizedOut out = weight_images(p, again ? quant.silent_target(p.site_w) : quant.target(p.site_w));
-    if (!out.wanted() || p.weight->by_codes || (without_early && quant.made_early(p.site_w, quant.step()))) continue;
+    if (p.weight->by_codes) {   // the row image has come
+      if (!one_image(layout_, recipe_.w_row, recipe_.w_col)) transpose_image(ctx, p.w_row, p.w_col);
+      continue;
+    }
+    if (!out.wanted() || (without_early && quant.made_early(p.site_w, quant.step()))) continue;
     out.target.place = p.weight->place();
     if (cut_ != Cut::none && reaches_over_ranks(out, cut_ == Cut::outputs)) {
       over_ranks.push_back(out);
@@ -271,34 +226,23 @@ LinearInput Linear::make_input(const Pass& pass, Arena& temporary, const Tensor&
   x.value = value;
   if (gathers_input() && !gathers_codes()) return x;
   QuantizedOut images;
-  allocate_pair(layout_, recipe_.x_row, recipe_.x_col, value, rows, in_, temporary, pass.saved, images, x.row, gathers_codes() ? x.own_col : x.col);
+  if (gathers_codes() && images_share_bytes(recipe_.x_row, recipe_.x_col)) {
+    images.row_spec = recipe_.x_row;
+    images.col_spec = recipe_.x_col;
+    x.own = x.row = images.row = alloc_image(pass.saved, recipe_.x_row, rows, in_, false, layout_);
+  } else {
+    allocate_pair(layout_, recipe_.x_row, recipe_.x_col, value, rows, in_, temporary, pass.saved, images, x.row, gathers_codes() ? x.own : x.col);
+  }
   images.target = input_target(pass, rows);
   (quantizes_later(pass, rows) ? x.later : x.images) = images;
   return x;
-}
-
-// Of a gathered input, for the weight gradient.
-Operand Linear::column_of(const Pass& pass, const LinearInput& x, int64_t tokens) const {
-  Ctx& ctx = pass.ctx;
-  Arena& scratch = ctx.scratch();
-  const bool shared = one_image(layout_, recipe_.x_row, recipe_.x_col);
-  if (gathers_codes() && recipe_.x_col.quantized()) {
-    const Operand col = gathered(ctx, scratch, recipe_.x_col, shared ? x.own_col.flipped() : x.own_col, !shared, tokens, in_);
-    return shared ? col.flipped() : col;
-  }
-  const Tensor whole = gathered(ctx, scratch, x.value, tokens);
-  if (!recipe_.x_col.quantized()) return Operand::plain(whole, true);
-  QuantizedOut images{recipe_.x_row, recipe_.x_col, {}, {}, again(pass.target(site_x_))};
-  (shared ? images.row : images.col) = alloc_image(scratch, recipe_.x_col, tokens, in_, !shared, layout_);
-  ops::quantize(ctx, whole, images);
-  return shared ? images.row.flipped() : images.col;
 }
 
 void Linear::finish_input(const Pass& pass, Arena& temporary, LinearInput& x, int64_t tokens, Reader reader) const {
   if (x.later.wanted()) quantize_over_ranks(pass.ctx, {{x.value, &x.later}}, cut_ == Cut::outputs);
   if (gathers_codes()) {
     if (reader != Reader::backward) x.row = gathered(pass.ctx, temporary, recipe_.x_row, x.row, false, tokens, in_);
-    if (reader == Reader::all) x.col = column_of(pass, x, tokens);
+    if (reader == Reader::all) x.col = images_share_bytes(recipe_.x_row, recipe_.x_col) ? column_image(pass.ctx, temporary, recipe_.x_col, x.row) : column_of(pass, x, tokens);
   } else if (gathers_input() && reader != Reader::backward) {
     const Tensor whole = gathered(pass.ctx, temporary, x.value, tokens);
     QuantizedOut images;
@@ -389,23 +333,6 @@ void Linear::finish_grad(const Pass& pass, LinearGrad& dy) const {
     }
     column += n;
   }
-}
-
-// Of this rank's tokens dy [t, N]: codes of one image that serves both ways, gathered.
-LinearGrad Linear::gathered_grad_codes(const Pass& pass, const Tensor& dy, int64_t tokens) const {
-  OCTET_CHECK(one_image(layout_, recipe_.dy_row, recipe_.dy_col), "{}: codes that lie the other way round on this device are not gathered", module_);
-  Ctx& ctx = pass.ctx;
-  const Part& p = parts_.front();
-  QuantizedOut own{recipe_.dy_row, recipe_.dy_col, alloc_image(ctx.scratch(), recipe_.dy_row, dy.rows(), out_, false, layout_), {}, pass.target(p.site_dy)};
-  own.target.place = {tp_.rank * dy.rows(), 0, p.weight->whole[0]};
-  quantize_over_ranks(ctx, {{dy, &own}}, true);
-  LinearGrad grad;
-  grad.row.push_back(gathered(ctx, ctx.scratch(), recipe_.dy_row, own.row, false, tokens, out_));
-  grad.col.push_back(grad.row.front().flipped());
-  grad.images.resize(1);
-  grad.later.resize(1);
-  finish_grad(pass, grad);
-  return grad;
 }
 
 LinearGrad Linear::quantize_grad(const Pass& pass, const Tensor& dy, int64_t tokens) const {

@@ -26,7 +26,7 @@ struct LinearInput {
   QuantizedOut images; // what the producer writes too
   Operand row, col;    // complete behind finish_input; of a gathered input col is made again by input_again
   QuantizedOut later;  // what finish_input makes of `value`
-  Operand own_col;     // of an input that is gathered as codes: this rank's, kept for backward
+  Operand own;         // of an input that is gathered as codes: this rank's, kept for backward: the column image, or the row image where that has its bytes
 };
 
 // The output gradient; one entry a projection.
@@ -67,8 +67,9 @@ class Linear {
   // Quantizes the working weights; called once after each optimizer update and serves all its micro-batches. without_early: of weights whose images the
   // optimizer's pass has not made (QuantRegistry::made_early for the step that the registry is in).
   // again: of weights whose images were made in this step before: nothing is counted or staged twice.
+  // Of weights that came as codes: the column image, where the device stores it by itself.
   void refresh_images(Ctx& ctx, QuantRegistry& quant, bool without_early, bool again = false);
-  // Whether each rank may quantize its rows of the weights: one stored image serves both products, in blocks that whole 128-row groups end.
+  // Whether each rank may quantize its rows of the weights: one image has the bytes of both, in blocks that whole 128-row groups end.
   bool images_by_rows() const;
   // Whether the weight's scales come from its one largest magnitude, which ranks with parts of it exchange. Not for stored scales and blocks of fixed extent.
   bool needs_weight_amax(const Part& part, QuantRegistry& quant) const;
@@ -130,6 +131,8 @@ class Linear {
   LinearGrad make_grad(const Pass& pass, const Tensor& value, int64_t tokens) const;
   Tensor gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64_t tokens) const;
   Operand gathered(Ctx& ctx, Arena& arena, const QuantSpec& spec, const Operand& own, bool column, int64_t tokens, int64_t width) const;
+  void transpose_image(Ctx& ctx, const Operand& row, const Operand& col) const;
+  Operand column_image(Ctx& ctx, Arena& arena, const QuantSpec& spec, const Operand& row) const;
   Operand column_of(const Pass& pass, const LinearInput& x, int64_t tokens) const;
   LinearGrad gathered_grad_codes(const Pass& pass, const Tensor& dy, int64_t tokens) const;
   void quantize_over_ranks(Ctx& ctx, const std::vector<Unquantized>& all, bool cut_rows) const;

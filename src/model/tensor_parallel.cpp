@@ -40,6 +40,19 @@ Tensor TensorParallel::gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64
   return whole;
 }
 
+void TensorParallel::gather_rows(Ctx& ctx, const Tensor& own, const Tensor& whole) const {
+  ops::copy(ctx, own, whole.slice_rows(rank * own.rows(), own.rows()));
+  gather_equal(ctx, whole);
+}
+
+// A gather moves contiguous pieces, and columns of a matrix are none.
+void TensorParallel::gather_columns(Ctx& ctx, const Tensor& own, const MatrixView& whole) const {
+  Arena::Scope scope(ctx.scratch());
+  const Tensor parts = ctx.scratch().alloc(own.dtype, {size * own.rows(), own.cols()});
+  gather_rows(ctx, own, parts);
+  ops::join_columns(ctx, MatrixView(parts).columns(0, whole.cols / size), whole);
+}
+
 void TensorParallel::gather_equal(Ctx& ctx, const Tensor& all) const {
   if (ctx.planning()) return;
   Comm& group = *mesh->tp();

@@ -243,6 +243,18 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   OCTET_FORWARD(add, ctx, from, to);
 }
 
+void transpose(Ctx& ctx, const MatrixView& from, const MatrixView& to) {
+  OCTET_CHECK(from.dtype == to.dtype && (size_bytes(from.dtype) == 1 || from.dtype == Dtype::f32), "transpose: {} to {}, codes or f32 expected", name(from.dtype), name(to.dtype));
+  OCTET_CHECK(from.rows == to.cols && from.cols == to.rows, "transpose: {}x{} to {}x{}", from.rows, from.cols, to.rows, to.cols);
+  OCTET_FORWARD(transpose, ctx, from, to);
+}
+
+void join_columns(Ctx& ctx, const MatrixView& parts, const MatrixView& whole) {
+  OCTET_CHECK(parts.dtype == whole.dtype, "join_columns: {} to {}", name(parts.dtype), name(whole.dtype));
+  OCTET_CHECK(parts.elements() == whole.elements() && (parts.cols == 0 || whole.cols % parts.cols == 0), "join_columns: parts {}x{} to {}x{}", parts.rows, parts.cols, whole.rows, whole.cols);
+  OCTET_FORWARD(join_columns, ctx, parts, whole);
+}
+
 static void check_scales(const char* op, const Tensor& scale_inv, const Tensor& codes) {
   OCTET_CHECK(scale_inv.elements() == codes.elements() && scale_inv.dtype == Dtype::f32 && codes.dtype == Dtype::e8m0, "{}: {} {} and {} {}, as many f32 and e8m0 expected", op, scale_inv.elements(),
               name(scale_inv.dtype), codes.elements(), name(codes.dtype));

@@ -49,6 +49,8 @@ std::string Machine::name() const {
   return fmt::format("{} (compute capability {})", d.name, octet::name(d.capability));
 }
 
+CUstream_st* Machine::stream() const { return device_ ? device_->stream() : nullptr; }
+
 std::string Machine::device_uuid() const { return device_ ? device_->info().uuid : std::string(); }
 
 double Machine::peak_flops() const {
@@ -127,6 +129,8 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
 }
 
 std::string Machine::name() const { return fmt::format("CPU, {} threads", pool_.threads()); }
+std::string Machine::device_uuid() const { return {}; }
+CUstream_st* Machine::stream() const { return nullptr; }
 double Machine::peak_flops() const { return 0; }
 Machine::MemoryUse Machine::memory_use() const { return {}; }
 size_t Machine::overhead_bytes() const { return 0; }

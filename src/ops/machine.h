@@ -15,6 +15,8 @@
 #include "recipe/hardware.h"
 #include "recipe/qtensor.h"
 
+struct CUstream_st;
+
 namespace octet {
 
 // The algorithm of each matrix product by its description, as cuBLASLt's opaque words: what a run stores so that it multiplies alike when it goes on.
@@ -68,6 +70,8 @@ class Machine {
   void copy_in(void* to, const void* from, size_t bytes);
   void copy_out(void* to, const void* from, size_t bytes);
   void synchronize();
+  // The GPU's stream, for communication between GPUs; null on a CPU.
+  CUstream_st* stream() const;
   // Work on a GPU, recorded to be done again (cuda/device.h says what may be recorded). Internal error on a CPU.
   using Recording = std::shared_ptr<void>;
   Recording record(const std::function<void()>& work);
@@ -76,8 +80,7 @@ class Machine {
   void write(const Tensor& t, const std::function<void(const Tensor&)>& fill);
   void read(const Tensor& t, const std::function<void(const Tensor&)>& use);
 
-  // cuBLASLt's algorithms by product. Every product made so far is timed once, unless the choice for it was given before it was first made or it does not
-  // fit into `memory`, which is overwritten.
+  // cuBLASLt's algorithms by product. Every product made so far is timed once, unless the choice for it was given or it does not fit into `memory`, which is overwritten.
   // Nothing to choose on a CPU.
   ProductTiming tune_products(void* memory, size_t bytes);
   std::string product_library() const;    // "cuBLASLt 130100"; empty on a CPU

@@ -15,5 +15,9 @@ void column_sums(Ctx& ctx, const MatrixView& dy, const Tensor& d_bias);
 void zero(Ctx& ctx, const Tensor& x);
 void copy(Ctx& ctx, const Tensor& from, const Tensor& to);  // same shape and dtype
 void add(Ctx& ctx, const Tensor& from, const Tensor& to);   // to += from; same shape, f32
+// to[c][r] = from[r][c], bit for bit. from: [R, C], to: [C, R], both of one type: codes (any one-byte format) or f32; any ld; other memory.
+void transpose(Ctx& ctx, const MatrixView& from, const MatrixView& to);
+// Parts one below the other become neighbouring column ranges: whole[i][p w + j] = parts[p n + i][j], bit for bit. parts: [P n, w], whole: [n, P w], both of one type; any ld; other memory.
+void join_columns(Ctx& ctx, const MatrixView& parts, const MatrixView& whole);
 
 }  // namespace octet::ops

@@ -256,6 +256,16 @@ void add(Ctx& ctx, const Tensor& from, const Tensor& to) {
   m.run(cuda::add, cpu::add, m.in(from), m.out("to", to));
 }
 
+void transpose(Ctx& ctx, const MatrixView& from, const MatrixView& to) {
+  Mirror m(ctx, "transpose");
+  m.run(cuda::transpose, cpu::transpose, m.in(from), m.out("to", to));
+}
+
+void join_columns(Ctx& ctx, const MatrixView& parts, const MatrixView& whole) {
+  Mirror m(ctx, "join_columns");
+  m.run(cuda::join_columns, cpu::join_columns, m.in(parts), m.out("whole", whole));
+}
+
 void narrow_scales(Ctx& ctx, const Tensor& scale_inv, const Tensor& codes) {
   Mirror m(ctx, "narrow_scales");
   m.run(cuda::narrow_scales, cpu::narrow_scales, m.in(scale_inv), m.out("codes", codes));

@@ -31,6 +31,8 @@ decltype(cpu::column_sums) column_sums;
 decltype(cpu::zero) zero;
 decltype(cpu::copy) copy;
 decltype(cpu::add) add;
+decltype(cpu::transpose) transpose;
+decltype(cpu::join_columns) join_columns;
 decltype(cpu::narrow_scales) narrow_scales;
 decltype(cpu::widen_scales) widen_scales;
 decltype(cpu::adamw) adamw;

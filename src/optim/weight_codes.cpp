@@ -23,15 +23,15 @@ WeightCodes::WeightCodes(const Mesh& mesh, Model& model, const std::map<const Pa
         if (&u == &model.units().front() || std::find(first.begin(), first.end(), p) != first.end()) continue;   // the embedding reads it
         p->by_codes = true;
         quant.cut_by_rows(l->parts()[i].site_w);
-        // Scales of the whole tensor come from the first shard that has rows.
-        Pieces scales{{0}};
+        // The scale of a whole tensor comes from the first shard that has rows.
+        Pieces blocks{{0}};
         const QuantSpec& s = l->recipe().w_row;
         const Pieces& rows = pieces.at(p);
         for (int shard = 0; shard < mesh.layout().shards; ++shard) {
           const int64_t end = rows.begin[static_cast<size_t>(shard) + 1] / p->row_elements();
-          scales.begin.push_back(s.block_rows == 0 ? std::min<int64_t>(end, 1) : (end + s.block_rows - 1) / s.block_rows * block_count(p->row_elements(), s.block_cols));
+          blocks.begin.push_back(s.block_rows == 0 ? std::min<int64_t>(end, 1) : block_count(end, s.block_rows));
         }
-        weights.push_back({l, i, {}, scales});
+        weights.push_back({l, i, {}, blocks});
       }
     }
   }
@@ -67,8 +67,10 @@ void WeightCodes::quantize(Ctx& ctx, QuantRegistry& quant, size_t unit, bool aga
     const Linear::Part& part = w.of();
     w.linear->quantize_own_rows(ctx, quant, part, w.linear->needs_weight_amax(part, quant) ? w.amax : Tensor{}, again);
     gathers[part.w_row.data.dtype].push_back({part.w_row.codes(), pieces_.at(part.weight)});
-    const Tensor& scales = part.w_row.scale_inv;
-    gathers[Dtype::f32].push_back({{scales.data, Dtype::f32, {scales.elements()}}, w.scales});
+    const Tensor scales = part.w_row.scales();
+    Pieces of_scales = w.block_rows;
+    for (int64_t& begin : of_scales.begin) begin *= scales.cols();
+    gathers[Dtype::f32].push_back({scales, of_scales});
   }
 }
 

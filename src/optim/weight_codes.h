@@ -1,5 +1,5 @@
 // WeightCodes: gathers of quantized weights as codes and scales (parallel.fp8_param_gather). Each shard quantizes its rows with the scales of the whole tensor, so that images are bit for bit those that
-// gathered BF16 weights would give, for half the bytes; other shards' rows of the BF16 weights are never there. As Megatron-LM's --fp8-param-gather.
+// gathered BF16 weights would give, for half the bytes (a device that stores column images by themselves transposes them then); other shards' rows of the BF16 weights are never there. As Megatron-LM's --fp8-param-gather.
 #pragma once
 #include <map>
 #include <vector>
@@ -30,7 +30,7 @@ class WeightCodes {
     const Linear* linear;
     size_t part;
     Tensor amax;
-    Pieces scales;
+    Pieces block_rows;   // rows of blocks
     const Linear::Part& of() const { return linear->parts()[part]; }
   };
   const Mesh& mesh_;

@@ -35,7 +35,7 @@ Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t c
   o.scale_col_stride = 1;
   Shape memory = grid;
   if (layout == ImageLayout::gemm && o.block_cols != 0) {
-    if (o.block_rows == 1) {
+    if (o.block_rows == 1 && o.block_cols > 1) {
       o.scale_row_stride = 1;
       o.scale_col_stride = grid[0];
     } else if (o.block_rows > 1) {

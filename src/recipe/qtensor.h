@@ -28,6 +28,12 @@ struct Operand {
   // The stored matrix of an image, which is dense.
   Tensor codes() const { return {data.data, data.dtype, {data.rows, data.cols}}; }
 
+  // Its scales as they lie, dense: a row of blocks behind the other, each scale_row_stride long, or column behind column. Not of slices.
+  bool scales_by_columns() const { return scale_row_stride == 1 && scale_col_stride == scale_inv.rows(); }
+  Tensor scales() const {
+    return {scale_inv.data, Dtype::f32, scales_by_columns() ? Shape{scale_inv.cols(), scale_inv.rows()} : Shape{scale_inv.rows(), scale_row_stride}};
+  }
+
   // The same stored matrix read the other way: right for unquantized data and for square blocks only (recipe.h).
   Operand flipped() const {
     Operand o = *this;
@@ -48,8 +54,11 @@ struct Operand {
 // Number of blocks of `block` elements in n; block 0 is the whole extent.
 inline int64_t block_count(int64_t n, int64_t block) { return block == 0 ? 1 : (n + block - 1) / block; }
 
+// Whether one stored image serves as row and as column image: where the layout of the device lets products read it both ways.
+inline bool one_image(ImageLayout layout, const QuantSpec& row, const QuantSpec& col) { return layout == ImageLayout::source && images_share_bytes(row, col); }
+
 // Memory for the image of a [rows, cols] matrix. column: the image for GEMMs that contract over the rows. Null tensors when counting.
-// Layout gemm: scales of 1xN blocks lie [k / N][rows], those of NxM blocks [rows / N][k / M rounded up to 4] (cuBLASLt's VEC128 and BLK128x128),
+// Layout gemm: scales of 1xN blocks (N > 1) lie [k / N][rows], those of NxM blocks [rows / N][k / M rounded up to 4] (cuBLASLt's VEC128 and BLK128x128),
 // others row by row.
 Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t cols, bool column, ImageLayout layout = ImageLayout::source);
 

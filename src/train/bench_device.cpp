@@ -1,21 +1,39 @@
 #include "train/bench_device.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "comm/agree.h"
 #include "config/config_io.h"
 #include "config/model_size.h"
 #include "train/bench_step.h"
 #include "train/engine.h"
+#include "train/job.h"
 
 namespace octet {
 namespace {
 
-DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& batch, int rounds, bool trace) {
+// Of a step's micro-batches this rank's.
+data::StepBatch own_part(const data::StepBatch& whole, const Layout& layout) {
+  data::StepBatch own;
+  for (auto m = static_cast<size_t>(layout.dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(layout.dp())) {
+    own.micro.push_back(whole.micro[m]);
+    own.valid_tokens += whole.micro[m].valid_tokens;
+  }
+  return own;
+}
+
+DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& whole, int rounds, bool trace, World& world, Comm* all) {
   constexpr int warm_up = 2;
   DeviceStepTiming t;
   t.recipe = config.precision.recipe;
-  layout_of(config, 0, 1);   // one process: refuses what needs more
-  Engine engine(config);
+  Mesh mesh(config, world);
+  std::optional<Engine> made;
+  agree(all, world, [&] { made.emplace(config, Engine::Memory::plain, std::string(), &mesh); });
+  Engine& engine = *made;
+  if (!mesh.alone()) join_devices(config, world, mesh, engine.machine());
+  engine.join_ranks();
+  const data::StepBatch batch = own_part(whole, mesh.layout());
   t.timed_products = engine.prepare_products({}).timed;
   t.planned_bytes = engine.memory().total();
   for (int s = 0; s < warm_up + rounds; ++s) {
@@ -28,7 +46,7 @@ DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& bat
   t.median_ms = median(t.ms);
   t.min_ms = *std::min_element(t.ms.begin(), t.ms.end());
   t.max_ms = *std::max_element(t.ms.begin(), t.ms.end());
-  t.tokens_per_s = static_cast<double>(config.batch.global * config.data.seq_len) / t.median_ms * 1e3;
+  t.tokens_per_s = static_cast<double>(config.batch.global * config.data.seq_len) / mesh.size() / t.median_ms * 1e3;
   if (const double peak = engine.machine().peak_flops(); peak > 0) t.mfu = t.tokens_per_s * flops_per_token(config.model, config.data.seq_len) / peak;
   if (trace) {
     TraceHooks hooks;
@@ -43,18 +61,19 @@ DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& bat
 
 }  // namespace
 
-DeviceBench bench_step_on_device(const RunConfig& config, const std::vector<std::string>& recipes, int rounds, bool trace,
+DeviceBench bench_step_on_device(const RunConfig& config, const std::vector<std::string>& recipes, int rounds, bool trace, World& world, Comm* all,
                                  const std::function<void(const DeviceStepTiming&)>& progress) {
   DeviceBench bench;
   bench.tokens = config.batch.global * config.data.seq_len;
   bench.flops_per_token = flops_per_token(config.model, config.data.seq_len);
   bench.device = Machine({DeviceKind::cuda, 1}).name();
+  if (world.size() > 1) bench.layout = layout_text(layout_of(config, world.rank(), world.size()));
   const data::StepBatch batch = random_batch(config);
   for (const std::string& recipe : recipes) {
     RunConfig c = config;
     c.precision.recipe = recipe;
     validate(c);
-    bench.steps.push_back(time_recipe(c, batch, rounds, trace));
+    bench.steps.push_back(time_recipe(c, batch, rounds, trace, world, all));
     progress(bench.steps.back());
   }
   return bench;

@@ -10,6 +10,8 @@
 #include "ops/reduce.h"
 #include "optim/schedule.h"
 #include "recipe/hardware.h"
+#include "train/device_groups.h"
+#include "train/product_choices.h"
 
 namespace octet {
 namespace {
@@ -97,7 +99,8 @@ void Engine::plan(const std::string& dump_modules) {
   plan_.scratch = scratch.high_water_bytes();
   plan_.state = state.high_water_bytes();
   plan_.overhead = machine_.overhead_bytes();
-  plan_.communication = mesh_->scratch_bytes();
+  if (machine_.kind() == DeviceKind::cuda && uses_nccl(config_)) plan_.nccl = nccl_bytes(mesh_->device_groups());
+  else plan_.communication = mesh_->scratch_bytes();
   // Four 32-bit numbers a token (data/loader.h), for each step read ahead, the one in use and the one being filled.
   const int64_t own_global = config_.batch.global / mesh_->layout().dp();
   const int64_t per_step = own_global / config_.batch.micro, ahead = (config_.data.prefetch + per_step - 1) / per_step + 1;
@@ -184,11 +187,6 @@ void Engine::weights_loaded(int64_t next_step) {
   dp_->weights_changed({ctx, weights, quant_}, false);
 }
 
-DeviceCopies Engine::device_copies() {
-  return {[this](void* host, const void* device, size_t bytes) { machine_.copy_out(host, device, bytes); },
-          [this](void* device, const void* host, size_t bytes) { machine_.copy_in(device, host, bytes); }};
-}
-
 void Engine::join_ranks() {
   Ctx ctx = context(scratch_), weights = weight_context(ctx);
   if (dp_->alone()) return;
@@ -247,7 +245,9 @@ ProductTiming Engine::prepare_products(const ProductChoices& choices) {
   Arena& larger = activations_.capacity_bytes() > scratch_.capacity_bytes() ? activations_ : scratch_;
   Arena::Scope scope(larger);
   const size_t bytes = larger.capacity_bytes();
-  return machine_.tune_products(larger.alloc(Dtype::u8, {static_cast<int64_t>(bytes)}).data, bytes);
+  const ProductTiming timing = machine_.tune_products(larger.alloc(Dtype::u8, {static_cast<int64_t>(bytes)}).data, bytes);
+  if (mesh_->all()) machine_.choose_products(agreed_choices(*mesh_->all(), machine_));
+  return timing;
 }
 
 void Engine::update(Ctx& ctx, double lr, int64_t step) {

@@ -28,13 +28,14 @@
 
 namespace octet {
 
-// Bytes by purpose, from a dry run of the step and of validation over counting arenas. Of the device, except `batches` and `offloaded`.
+// Bytes by purpose, from a dry run of the step and of validation over counting arenas. Of the device, except `communication`, `batches` and `offloaded`.
 struct MemoryPlan {
   DeviceKind device = DeviceKind::cpu;
   size_t master = 0, moments = 0, gradients = 0, working = 0;  // parameters; master: FP32 values, or the remainders below `working`
   size_t images = 0;                                           // quantized weights that are kept
   std::array<size_t, unit_slots> lent_grads{}, lent_working{}; // ZeRO 2, 3: gradients of some layers; weights of some layers with their images
   size_t communication = 0;                                    // host: what collective operations receive into
+  size_t nccl = 0;                                             // device only: NCCL's buffers
   size_t parameter_arena = 0;                                  // those of the four that are on the device, rounded, and the RoPE table
   size_t offloaded = 0;                                        // host: the others (optim.offload)
   size_t activations = 0;                                      // kept from forward to backward, one micro-batch
@@ -44,7 +45,7 @@ struct MemoryPlan {
   size_t batches = 0;                                          // host: token batches read ahead, and the validation set
   // Of the memory that decides whether the run fits.
   size_t lent() const;
-  size_t total() const { return parameter_arena + images + lent() + communication + activations + scratch + state + overhead + (device == DeviceKind::cpu ? batches : 0); }
+  size_t total() const { return parameter_arena + images + lent() + activations + scratch + state + overhead + nccl + (device == DeviceKind::cpu ? communication + batches : 0); }
 };
 
 struct StepResult {
@@ -67,7 +68,7 @@ class Engine {
 
   // config: validated. Plans, allocates, initializes.
   // dump_modules: glob of the modules that some step will dump, whose memory is planned too; empty: none.
-  // mesh: of a job of several ranks, which outlives the engine; null: this process is alone. On a GPU its groups are to be staged before the first step (Mesh::stage, device_copies()).
+  // mesh: of a job of several ranks, which outlives the engine; null: this process is alone. On a GPU its groups are to be made the devices' before the first step (train/device_groups.h).
   explicit Engine(const RunConfig& config, Memory memory = Memory::plain, const std::string& dump_modules = {}, const Mesh* mesh = nullptr);
 
   ~Engine();
@@ -77,7 +78,6 @@ class Engine {
   QuantRegistry& quant() { return quant_; }
   Machine& machine() { return machine_; }
   const Mesh& mesh() const { return *mesh_; }
-  DeviceCopies device_copies();
   // Spans of the following calls go to `tracer`; null: none.
   void set_tracer(Tracer* tracer) { tracer_ = tracer; }
   // run.shadow: steps and validations are compared with the CPU's operators, and throw at the first that disagrees. Null: they are not.

@@ -28,6 +28,8 @@
 #include "train/checkpointing.h"
 #include "train/cores.h"
 #include "train/health_lines.h"
+#include "train/device_groups.h"
+#include "train/job.h"
 #include "train/loop.h"
 
 namespace octet {
@@ -46,12 +48,13 @@ std::string memory_table(const RunConfig& c, const MemoryPlan& m) {
   const auto sum = [](const auto& slots) { return std::accumulate(slots.begin(), slots.end(), size_t{0}); };
   if (sum(m.lent_grads) > 0) t.add_row({"gradients of the layers at hand (FP32)", human_bytes(sum(m.lent_grads))});
   if (sum(m.lent_working) > 0) t.add_row({"weights of the layers at hand, their images", human_bytes(sum(m.lent_working))});
-  if (m.communication > 0) t.add_row({"communication", human_bytes(m.communication)});
+  if (!gpu && m.communication > 0) t.add_row({"communication", human_bytes(m.communication)});
   t.add_row({"activations of a micro-batch", human_bytes(m.activations)});
   t.add_row({"scratch", human_bytes(m.scratch)});
   if (gpu) {
     t.add_row({"tokens, scales and sums", human_bytes(m.state)});
     t.add_row({"CUDA context and cuBLASLt workspace", human_bytes(m.overhead)});
+    if (m.nccl > 0) t.add_row({"NCCL", human_bytes(m.nccl)});
   } else {
     t.add_row({"batches read ahead, validation set", human_bytes(m.batches)});
   }
@@ -86,6 +89,7 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
     if (c.parallel.sequence_parallel) text += ", sequence parallel";
     if (c.parallel.fp8_param_gather && mesh.shards()) text += ", weights gathered in FP8";
     if (c.parallel.fp8_activation_gather) text += ", activations gathered in FP8";
+    if (machine.kind() == DeviceKind::cuda) text += uses_nccl(c) ? ", through NCCL" : ", through the host's memory and MPI";
     text += '\n';
   }
   if (const std::string why = emulation(engine); !why.empty()) {
@@ -263,38 +267,6 @@ void prepare_products(const RunConfig& config, Engine& engine, StartingPoint& st
                               human_bytes(engine.machine().memory_use().total)));
 }
 
-// What a job of several ranks can not do yet.
-void check_job(const RunConfig& config, const TrainOptions& options, const World& world) {
-  const Layout layout = layout_of(config, world.rank(), world.size());
-  if (world.size() == 1) return;
-  if (config.optim.fused_images) {
-    throw Error(ExitCode::config, "true, in a job of several ranks: the optimizer of each has some rows of a weight only", "optim.fused_images", "set it to false");
-  }
-  if (config.parallel.fp8_param_gather && layout.shards == 1) {
-    throw Error(ExitCode::config, "true, but this layout has one shard, and gathers no weights", "parallel.fp8_param_gather", "set it to false, or start more data-parallel ranks");
-  }
-  if (device_kind(config.run.device) == DeviceKind::cuda) {
-    for (const auto& [key, wanted] : {std::pair{"parallel.fp8_activation_gather", config.parallel.fp8_activation_gather}, {"parallel.fp8_param_gather", config.parallel.fp8_param_gather}}) {
-      if (wanted) throw Error(ExitCode::config, "true, on a GPU, which needs codes in both directions", key, "set it to false; BF16 is gathered then");
-    }
-  }
-  if (!options.dump.empty()) throw Error(ExitCode::config, "a dump is of one process", "--dump", "start the run without mpirun for it");
-}
-
-// Ranks that share a GPU without having been asked to are a mistake in the launch.
-void check_gpus(const RunConfig& config, const World& world, Comm* all, Machine& machine) {
-  const std::vector<std::string> uuids = exchange(*all, machine.device_uuid());
-  agree(all, world, [&] {
-    for (size_t a = 0; a < uuids.size() && !config.parallel.share_gpus; ++a) {
-      const auto b = static_cast<size_t>(std::find(uuids.begin(), uuids.begin() + static_cast<std::ptrdiff_t>(a), uuids[a]) - uuids.begin());
-      if (b < a) {
-        throw Error(ExitCode::config, fmt::format("ranks {} and {} on {} would share {}", b, a, world.hosts()[a], uuids[a]), "run.device",
-                    "start one rank for each GPU, or set parallel.share_gpus");
-      }
-    }
-  });
-}
-
 // The threads of a rank that shares its machine: as many as it has cores.
 void divide_threads(RunConfig& config, const World& world, double cores) {
   constexpr double rounding = 1e-6;   // of thirds
@@ -387,7 +359,10 @@ struct Outputs {
 ExitCode train(const RunConfig& requested, const TrainOptions& options, const nlohmann::json& resolved_request, World& world, Comm* all) {
   RunConfig config = requested;
   nlohmann::json resolved = resolved_request;
-  agree(all, world, [&] { check_job(config, options, world); });
+  agree(all, world, [&] {
+    check_job(config, world.rank(), world.size());
+    if (world.size() > 1 && !options.dump.empty()) throw Error(ExitCode::config, "a dump is of one process", "--dump", "start the run without mpirun for it");
+  });
   Mesh mesh(config, world);
   const double cores = own_cores(world, all);
   divide_threads(config, world, cores);
@@ -421,8 +396,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
     check_stats_modules(config, *engine);
   });
   if (!on_cpu && !mesh.alone()) {
-    check_gpus(config, world, all, engine->machine());
-    mesh.stage(engine->device_copies());
+    join_devices(config, world, mesh, engine->machine());
   }
   engine->join_ranks();
   agree(all, world, [&] { load_start(start, *engine); });

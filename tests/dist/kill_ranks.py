@@ -1,10 +1,11 @@
 """Ranks that are killed or stand still at random moments of `octet train` under mpirun, 20 times. By hand, some minutes: docs/benchmarks/parallel.md has a result.
 
-    OCTET_BIN=build/release/octet python3 tests/dist/kill_ranks.py [--runs 20] [--seed 1]
+    OCTET_BIN=build/release/octet python3 tests/dist/kill_ranks.py [--runs 20] [--seed 1] [--gpus N]
 
 Each run has 3 or 4 ranks, of which two or all four share each matrix (parallel.tp, half of them with sequence parallelism) in most runs of four, some level of ZeRO, guard.deadline_s 5 and a checkpoint every 3 steps. Between 0.5 and 8 s after its first training line one rank gets SIGKILL, or SIGSTOP and
 8 s later SIGCONT. mpirun is kept from cleaning up. Then every other rank must be gone within the deadline and its grace with exit code 31 or 32 and a message that
 says which operation it was in, a stopped rank likewise after SIGCONT; the newest checkpoint must be whole, and a job of another number of ranks must go on from it.
+With --gpus each run has N ranks, a GPU each, through NCCL (half of them share each matrix), and goes on with 1.
 A line per run; exit code 1 when one is not so.
 """
 
@@ -49,9 +50,9 @@ def wait_until(condition, seconds, what):
         time.sleep(0.01)
 
 
-def train_command(prefix, run, parallel, steps, *more):
+def train_command(prefix, run, parallel, steps, *more, device="cpu"):
     # Heads and MLP that four ranks can cut between blocks.
-    config = octet_cli.tiny_config(prefix, model={"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}, batch={"micro": 1, "global": 12}, run={"steps": steps}, sched={"type": "constant", "warmup_steps": 2},
+    config = octet_cli.tiny_config(prefix, model={"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}, batch={"micro": 1, "global": 12}, run={"steps": steps, "device": device}, sched={"type": "constant", "warmup_steps": 2},
                                    ckpt={"interval": 3, "keep_last": 2}, guard={"deadline_s": DEADLINE_S}, eval={"interval": 20, "samples": 8})
     config["parallel"] = parallel
     config["precision"] = {"recipe": "blockwise"}
@@ -60,11 +61,12 @@ def train_command(prefix, run, parallel, steps, *more):
 
 
 class Run:
-    def __init__(self, folder, prefix, number, seed):
+    def __init__(self, folder, prefix, number, seed, gpus):
         self.random = random.Random(f"{seed}/{number}")
         self.number, self.prefix, self.run = number, prefix, folder / f"run{number}"
-        self.ranks = self.random.choice([3, 4, 4])
-        self.tp = self.random.choice([1, 2, 2, 4]) if self.ranks == 4 else 1
+        self.gpus, self.device = gpus, "cuda" if gpus else "cpu"
+        self.ranks = gpus or self.random.choice([3, 4, 4])
+        self.tp = self.random.choice([1, self.ranks]) if gpus in (2, 4) else self.random.choice([1, 2, 2, 4]) if self.ranks == 4 else 1
         self.sequence = self.tp > 1 and self.random.choice([True, False])
         self.zero, self.replicate = self.random.randrange(4), self.random.choice([1, 2]) if self.ranks // self.tp in (2, 4) else 1
         if self.zero == 0:
@@ -95,7 +97,7 @@ class Run:
         return int(pathlib.Path(f"{self.kept}.pid.{rank}").read_text())
 
     def check(self):
-        command = [*MPIRUN, *STAY, "-np", str(self.ranks), "sh", "-c", KEEP, "sh", *train_command(self.prefix, self.run, self.parallel(), 100000)]
+        command = [*MPIRUN, *STAY, "-np", str(self.ranks), "sh", "-c", KEEP, "sh", *train_command(self.prefix, self.run, self.parallel(), 100000, device=self.device)]
         with open(self.log, "wb") as log:
             job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(KEPT=self.kept), start_new_session=True)
         try:
@@ -155,10 +157,10 @@ class Run:
         verified = octet_cli.octet("ckpt", "verify", saved[-1])
         if verified.rc != 0:
             raise Fault(f"the newest checkpoint is damaged: {verified.stdout} {verified.stderr}")
-        ranks = self.random.choice([n for n in (1, 2, 3, 4) if n != self.ranks])
+        ranks = 1 if self.gpus else self.random.choice([n for n in (1, 2, 3, 4) if n != self.ranks])
         tp = self.random.choice([1, 2]) if ranks % 2 == 0 else 1
         self.resumed = f"{ranks}/{tp}"
-        command = train_command(self.prefix, self.run, {"zero": self.zero, "tp": tp}, step + STEPS_BEHIND, "--resume", "auto")
+        command = train_command(self.prefix, self.run, {"zero": self.zero, "tp": tp}, step + STEPS_BEHIND, "--resume", "auto", device=self.device)
         launch = [*MPIRUN, "-np", str(ranks)] if ranks > 1 else []
         done = subprocess.run([*launch, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, env=environment())
         if done.returncode != 0 or f"resumed from {saved[-1]} at step {step}" not in done.stdout or octet_cli.last_step(self.run) != step + STEPS_BEHIND:
@@ -177,6 +179,7 @@ def main():
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="keep the folder of logs and runs")
+    parser.add_argument("--gpus", type=int, default=0, help="ranks on so many GPUs")
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="octet-kill-"))
     prefix = octet_cli.build_tokens(folder, 6000)
@@ -184,7 +187,7 @@ def main():
     print(LINE.format("run", "ranks", "tp", "zero", "rank", "signal", "moment", "others: code (s)", "it: code (s)", "said", "checkpoint", "resumed", ""), flush=True)
     failed = 0
     for number in range(options.runs):
-        run = Run(folder, prefix, number, options.seed)
+        run = Run(folder, prefix, number, options.seed, options.gpus)
         try:
             run.check()
             verdict = "ok"

@@ -129,9 +129,16 @@ void check_rank(World& world) {
   must(cudaSetDevice(world.rank()));
   cudaStream_t stream = nullptr;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  const auto host = world.group("dp", comm_checks::everyone(world));
+  const auto host = world.group("dp", comm_checks::everyone(world)), second = world.group("tp", comm_checks::everyone(world));
+  const auto free_mib = [&] {
+    size_t free = 0, total = 0;
+    must(cudaMemGetInfo(&free, &total));
+    return free >> 20;
+  };
+  const size_t before = free_mib();
   {
     NcclComm comm(world, *host, stream, 30);
+    const size_t with_one = free_mib();
     for (int64_t count : {0, 1, 5, 1000, 1 << 20, 3000001}) check_sizes(comm, count, stream);
     check_max(comm, stream);
     check_list(comm, stream);
@@ -144,7 +151,16 @@ void check_rank(World& world) {
       must(cudaStreamSynchronize(stream));
       best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
-    if (world.rank() == 0) fmt::print("nccl_check: {} ranks agree; all_reduce of 256 MiB: {:.2f} ms, best of 5\n", world.size(), best * 1e3);
+    const size_t after_use = free_mib() + (large.tensor().bytes() >> 20);
+    NcclComm other(world, *second, stream, 30);
+    OnDevice<float> small(comm.rank(), 1000, stream);
+    other.wait(other.all_reduce(small.tensor(), Reduce::sum));
+    must(cudaStreamSynchronize(stream));
+    const size_t with_two = free_mib() + (large.tensor().bytes() >> 20);
+    if (world.rank() == 0) {
+      fmt::print("nccl_check: {} ranks agree; all_reduce of 256 MiB: {:.2f} ms, best of 5; device memory: {} MiB, used {} MiB, a second group {} MiB\n", world.size(), best * 1e3, before - with_one,
+                 before - after_use, after_use - with_two);
+    }
   }
   must(cudaStreamDestroy(stream));
 }

@@ -1,56 +1,8 @@
 // Ranks on one device, their groups staged through the host: training steps against those of one rank on it, and against as many ranks on CPUs.
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <mutex>
-
-#include "parity/parity_run.h"
+#include "parity/ranks.h"
 
 namespace parity {
 namespace {
-
-struct Outcome {
-  std::vector<StepResult> steps;
-  double validation = 0;
-};
-
-Outcome run(RunConfig c, int ranks, int64_t zero, int tp = 1) {
-  c.parallel.zero = zero;
-  c.parallel.tp = tp;
-  c.parallel.sequence_parallel = tp > 1;
-  c.run.threads = 1;
-  Outcome seen;
-  run_local_ranks(ranks, [&](World& world) {
-    Mesh mesh(c, world);
-    Engine e(c, Engine::Memory::poisoned, {}, &mesh);
-    if (e.machine().kind() == DeviceKind::cuda) mesh.stage(e.device_copies());
-    e.join_ranks();
-    e.prepare_products({});
-    for (int64_t s = 0; s < many_steps; ++s) {
-      data::StepBatch own, whole = test::random_step(c, s % 8);
-      for (size_t m = static_cast<size_t>(mesh.layout().dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(mesh.layout().dp())) {
-        own.micro.push_back(whole.micro[m]);
-        own.valid_tokens += whole.micro[m].valid_tokens;
-      }
-      const StepResult r = e.step(own, s);
-      if (mesh.first()) seen.steps.push_back(r);
-    }
-    const double validation = e.evaluate(test::random_step(c, 50).micro);
-    if (mesh.first()) seen.validation = validation;
-  });
-  return seen;
-}
-
-void expect_near(const Outcome& got, const Outcome& want, double tolerance) {
-  for (size_t s = 0; s < want.steps.size(); ++s) {
-    EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, tolerance);
-    EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, 10 * tolerance * want.steps[s].grad_norm);
-    EXPECT_FALSE(got.steps[s].skipped);
-    ASSERT_EQ(got.steps[s].health.size(), want.steps[s].health.size());
-    for (size_t i = 0; i < want.steps[s].health.size(); ++i) EXPECT_EQ(got.steps[s].health[i].values.elements, want.steps[s].health[i].values.elements);
-  }
-  EXPECT_NEAR(got.validation, want.validation, tolerance);
-}
 
 // FP8: as between a CPU and the device (engine_test.cpp).
 class RanksOnOneDevice : public testing::TestWithParam<std::tuple<std::string, int64_t>> {};
@@ -81,6 +33,79 @@ TEST_P(CutOnOneDevice, step_as_one_rank_and_as_ranks_on_cpus) {
   expect_near(two, run(cut("cpu"), 2, 1, 2), tolerance);
 }
 
+// Codes and scales against the BF16 gathers in whose place they are.
+double share_of_bf16(const Outcome& codes, const Outcome& plain, const std::string& group) {
+  const auto more = [&](const Outcome& a, const Outcome& b, Dtype type) {
+    const auto of = [&](const Outcome& o) { return o.gathered.contains({group, type}) ? o.gathered.at({group, type}) : 0; };
+    return of(a) - of(b);
+  };
+  int64_t bytes = 0;
+  for (const Dtype type : {Dtype::e4m3, Dtype::e5m2, Dtype::e8m0, Dtype::f32}) bytes += more(codes, plain, type);
+  const int64_t replaced = more(plain, codes, Dtype::bf16);
+  EXPECT_GT(replaced, 0);
+  return static_cast<double>(bytes) / static_cast<double>(replaced);
+}
+
+// Weights: matrices of one to three groups of 128 rows, the last one ragged, so that shards are whole, uneven and empty ones.
+class WeightCodesOnOneDevice : public testing::TestWithParam<std::tuple<std::string, int64_t>> {};
+
+TEST_P(WeightCodesOnOneDevice, change_no_bit) {
+  const auto& [recipe, zero] = GetParam();
+  RunConfig c = config(recipe, "cuda");
+  c.model.intermediate_size = 320;
+  const Outcome plain = run(c, 2, zero);
+  c.parallel.fp8_param_gather = true;
+  const Outcome codes = run(c, 2, zero);
+  expect_same(codes, plain);
+  EXPECT_LE(share_of_bf16(codes, plain, "shard"), 0.52);
+}
+
+// Activations and, where one image has the bytes of both, output gradients.
+class TokenCodesOnOneDevice : public testing::TestWithParam<std::string> {};
+
+// Blocks that are no native ones: squares, of which one image has the bytes of both, or blocks of several rows, whose grids of scales are padded on each rank and in the whole.
+PrecisionConfig odd_blocks(bool square) {
+  PrecisionConfig p;
+  p.recipe = "custom";
+  p.emulate = true;
+  const auto operand = [](int64_t rows, int64_t cols) {
+    CustomOperand o;
+    o.format = "e4m3";
+    o.block_rows = rows;
+    o.block_cols = cols;
+    return o;
+  };
+  p.custom = {{"fprop.x", square ? operand(32, 32) : operand(2, 64)}, {"fprop.w", operand(1, 64)}, {"dgrad.dy", operand(1, 64)}, {"dgrad.w", operand(1, 64)},
+              {"wgrad.x", square ? operand(32, 32) : operand(4, 32)}, {"wgrad.dy", operand(1, 32)}};
+  return p;
+}
+
+TEST_P(TokenCodesOnOneDevice, change_no_bit) {
+  const std::string& which = GetParam();
+  const bool odd = which == "square" || which == "ragged", long_blocks = which == "blockwise", mx = which == "mxfp8";
+  RunConfig c = config(odd ? "bf16" : which, "cuda");
+  if (odd) c.precision = odd_blocks(which == "square");
+  c.model.num_hidden_layers = 1;
+  // A rank's part of a matrix ends where blocks do; its tokens are whole blocks of 128, or (odd) three of 32.
+  c.model.num_attention_heads = c.model.num_key_value_heads = 2;
+  c.model.head_dim = long_blocks ? 128 : 64;
+  c.model.intermediate_size = long_blocks ? 256 : 128;
+  if (long_blocks) c.model.hidden_size = 128;
+  c.model.vocab_pad_multiple = 128;
+  c.data.seq_len = long_blocks ? 128 : odd ? 96 : seq_len;
+  c.batch.micro = c.batch.global = 2;
+  // The head reads its input both ways at once: where that is two images, they are no smaller than BF16 together.
+  c.precision.head = long_blocks || mx ? "bf16" : "fp8";
+  validate(c);
+  const Outcome plain = run(c, 2, 1, 2);
+  c.parallel.fp8_activation_gather = true;
+  const Outcome codes = run(c, 2, 1, 2);
+  expect_same(codes, plain);
+  if (which == "tensorwise" || which == "delayed" || long_blocks || mx) {
+    EXPECT_LE(share_of_bf16(codes, plain, "tp"), 0.52);
+  }
+}
+
 #ifdef OCTET_SIMT
 INSTANTIATE_TEST_SUITE_P(Recipes, CutOnOneDevice, testing::Values("fp32", "tensorwise"), [](const auto& which) { return which.param; });
 const auto recipes = testing::Values("fp32", "blockwise");
@@ -90,6 +115,9 @@ INSTANTIATE_TEST_SUITE_P(Recipes, CutOnOneDevice, testing::Values("fp32", "bf16"
 const auto recipes = testing::Values("fp32", "bf16", "tensorwise", "delayed", "rowwise", "blockwise");
 const auto levels = testing::Values(0, 1, 2, 3);
 #endif
+INSTANTIATE_TEST_SUITE_P(Recipes, WeightCodesOnOneDevice, testing::Combine(testing::Values("tensorwise", "blockwise"), testing::Values(1, 3)),
+                         [](const auto& which) { return std::get<0>(which.param) + "_zero" + std::to_string(std::get<1>(which.param)); });
+INSTANTIATE_TEST_SUITE_P(Recipes, TokenCodesOnOneDevice, testing::Values("tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "square", "ragged"), [](const auto& which) { return which.param; });
 INSTANTIATE_TEST_SUITE_P(Recipes, RanksOnOneDevice, testing::Combine(recipes, levels),
                          [](const auto& which) { return std::get<0>(which.param) + "_zero" + std::to_string(std::get<1>(which.param)); });
 

@@ -8,6 +8,7 @@
 #include "ops/embedding.h"
 #include "ops/loss.h"
 #include "ops/mirror.h"
+#include "ops/reduce.h"
 #include "parity_run.h"
 #include "rig.h"
 
@@ -107,6 +108,8 @@ TEST(shadow, operators_of_a_rank_among_others_agree) {
   images.row_amax = rig.upload(Host(Dtype::f32, {rows}), true);
   images.col_amax = rig.upload(Host(Dtype::f32, {width}), true);
   images.target.place = {24, 64, 256};
+  const Tensor turned = rig.upload(Host(Dtype::e4m3, {width, rows}), true), joined = rig.upload(Host(Dtype::bf16, {rows / 3, 3 * width}), true),
+               scales = rig.upload(Host(Dtype::f32, {4}, 0)), codes = rig.upload(Host(Dtype::e8m0, {4}), true);
   rig.on_device([&](Ctx& ctx) {
     if (!ctx.planning()) {
       shadow.begin("step 1", 1);
@@ -118,8 +121,13 @@ TEST(shadow, operators_of_a_rank_among_others_agree) {
     ops::embedding_backward(ctx, out, labels, d_table, first);
     for (const bool column : {false, true}) ops::shared_amaxes(ctx, logits, spec, column, column ? images.col_amax : images.row_amax);
     ops::quantize(ctx, logits, images);
+    ops::transpose(ctx, images.row.data, turned);
+    ops::join_columns(ctx, MatrixView(logits).columns(0, 40), MatrixView(joined).columns(8, 120));
+    ops::narrow_scales(ctx, scales, codes);
+    ops::widen_scales(ctx, codes, scales);
   });
-  EXPECT_EQ(operators(shadow), (std::set<std::string>{"cross_entropy_of_parts", "embedding", "embedding_backward", "quantize", "shared_amaxes", "softmax_parts"}));
+  EXPECT_EQ(operators(shadow), (std::set<std::string>{"cross_entropy_of_parts", "embedding", "embedding_backward", "join_columns", "narrow_scales", "quantize", "shared_amaxes", "softmax_parts",
+                                                      "transpose", "widen_scales"}));
   for (const auto& [op, total] : shadow.totals()) EXPECT_LE(total.worst, 1) << op;
   rig.reset();
 }

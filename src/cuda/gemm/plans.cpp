@@ -136,21 +136,26 @@ GemmPlans::Plan& GemmPlans::plan_of(const GemmProblem& p) {
   auto& plan = plans_[p];
   if (!plan) {
     plan = make_plan(p);
-    const auto wanted = wanted_.find(describe(p));
-    if (wanted != wanted_.end()) {
-      cublasLtMatmulAlgo_t algorithm{};
-      static_assert(sizeof algorithm.data == sizeof(Algorithm));
-      std::memcpy(algorithm.data, wanted->second.data(), sizeof(Algorithm));
-      cublasLtMatmulHeuristicResult_t result{};
-      const cublasStatus_t taken = cublasLtMatmulAlgoCheck(static_cast<cublasLtHandle_t>(handle_), plan->operation, plan->a, plan->b, plan->d, plan->d, &algorithm, &result);
-      if (taken != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) {
-        throw Error(ExitCode::device, fmt::format("the stored algorithm of the product {} is none of cuBLASLt {}", describe(p), cublasLtGetVersion()), "gemm",
-                    "resume with the CUDA toolkit that the run began with, or drop the stored choices with run.gemm_choice heuristic");
-      }
-      plan->candidates.assign(1, algorithm);
-    }
+    take_choice(*plan);
   }
   return *plan;
+}
+
+// The chosen algorithm of the plan's product, where there is a choice.
+void GemmPlans::take_choice(Plan& plan) {
+  const auto wanted = wanted_.find(describe(plan.problem));
+  if (wanted == wanted_.end()) return;
+  cublasLtMatmulAlgo_t algorithm{};
+  static_assert(sizeof algorithm.data == sizeof(Algorithm));
+  std::memcpy(algorithm.data, wanted->second.data(), sizeof(Algorithm));
+  cublasLtMatmulHeuristicResult_t result{};
+  const cublasStatus_t taken = cublasLtMatmulAlgoCheck(static_cast<cublasLtHandle_t>(handle_), plan.operation, plan.a, plan.b, plan.d, plan.d, &algorithm, &result);
+  if (taken != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_bytes) {
+    throw Error(ExitCode::device, fmt::format("the stored algorithm of the product {} is none of cuBLASLt {}", describe(plan.problem), cublasLtGetVersion()), "gemm",
+                "resume with the CUDA toolkit that the run began with, or drop the stored choices with run.gemm_choice heuristic");
+  }
+  plan.candidates.assign(1, algorithm);
+  plan.chosen = 0;
 }
 
 void GemmPlans::execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias, const float* alpha_beta) {
@@ -184,7 +189,7 @@ std::pair<int, int> GemmPlans::tune(void* memory, size_t bytes) {
     const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
     const auto extent = [&](int64_t rows, int64_t ld, bool transposed, Dtype d) { return aligned(static_cast<size_t>((transposed ? p.k : rows) * ld) * size_bytes(d)); };
     const size_t a = extent(p.m, p.lda, p.transposed_a, p.a), b = extent(p.n, p.ldb, p.transposed_b, p.b), d = aligned(static_cast<size_t>(p.m * p.ldd) * size_bytes(p.out));
-    const size_t scales = aligned(static_cast<size_t>((p.m + p.n + 512) * (p.k / 64 + 4)) * sizeof(float));   // of every mode: NVFP4 has most, a byte for 16 codes
+    const size_t scales = aligned(static_cast<size_t>((p.m + p.n + 512) * (p.k / (p.scale_a == ScaleMode::nv_1x16 ? 64 : 128) + 4)) * sizeof(float));   // NVFP4: a byte for 16 codes
     if (plan->candidates.size() < 2 || plan->timed) continue;
     if (a + b + d + scales > bytes) {
       ++too_large;
@@ -236,14 +241,17 @@ std::pair<int, int> GemmPlans::tune(void* memory, size_t bytes) {
 }
 
 std::map<std::string, GemmPlans::Algorithm> GemmPlans::choices() const {
-  std::map<std::string, Algorithm> out;
+  std::map<std::string, Algorithm> out = wanted_;
   for (const auto& [p, plan] : plans_) std::memcpy(out[describe(p)].data(), plan->candidates[plan->chosen].data, sizeof(Algorithm));
   return out;
 }
 
 size_t GemmPlans::library_version() { return cublasLtGetVersion(); }
 
-void GemmPlans::choose(const std::map<std::string, Algorithm>& choices) { wanted_ = choices; }
+void GemmPlans::choose(const std::map<std::string, Algorithm>& choices) {
+  wanted_ = choices;
+  for (auto& [p, plan] : plans_) take_choice(*plan);
+}
 
 void Device::Release::operator()(GemmPlans* p) const { delete p; }
 

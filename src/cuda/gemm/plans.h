@@ -59,8 +59,8 @@ class GemmPlans {
   // Times the candidates of every plan made so far and keeps the fastest, using `memory` for operands and result; a product that does not fit keeps its
   // first candidate; one that was timed is not timed again. Outside the step. Returns how many were timed and how many did not fit.
   std::pair<int, int> tune(void* memory, size_t bytes);
-  // The algorithm in use by product, as cuBLASLt's opaque words: stored with a run, so that a resumed run multiplies alike. choose() comes before the first
-  // product; words that this cuBLASLt does not take are an Error(device) when the product is first made.
+  // The algorithm in use by product, as cuBLASLt's opaque words: stored with a run, so that a resumed run multiplies alike; with those that were given for products not made yet.
+  // Words that this cuBLASLt does not take are an Error(device): of choose(), or when the product is first made.
   using Algorithm = std::array<uint64_t, 8>;
   std::map<std::string, Algorithm> choices() const;
   void choose(const std::map<std::string, Algorithm>& choices);
@@ -72,6 +72,7 @@ class GemmPlans {
  private:
   struct Plan;
   Plan& plan_of(const GemmProblem& p);
+  void take_choice(Plan& plan);
   std::unique_ptr<Plan> make_plan(const GemmProblem& p);
   void execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias, const float* alpha_beta);
 

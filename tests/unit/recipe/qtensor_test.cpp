@@ -58,6 +58,30 @@ TEST(image, planning_has_shapes_but_no_memory) {
   EXPECT_EQ(counted.high_water_bytes(), real.high_water_bytes());
 }
 
+// The scales as one dense matrix in either layout: element (i, j) of a grid is where the strides say, and no allocated float is left out.
+TEST(image, scales_are_dense) {
+  for (const ImageLayout layout : {ImageLayout::source, ImageLayout::gemm}) {
+    for (const auto& [block_rows, block_cols] : {std::pair<int64_t, int64_t>{0, 0}, {1, 0}, {1, 128}, {1, 32}, {1, 1}, {128, 128}, {64, 64}, {4, 32}, {32, 0}, {0, 64}, {500, 500}}) {
+      for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{300, 200}, {1, 200}, {300, 1}}) {
+        for (const bool column : {false, true}) {
+          Arena arena(1 << 22);
+          const Operand o = alloc_image(arena, spec(block_rows, block_cols), rows, cols, column, layout);
+          const size_t begin = static_cast<size_t>(static_cast<const char*>(o.scale_inv.data) - static_cast<const char*>(o.data.data));
+          const Tensor scales = o.scales();
+          const std::string what = std::to_string(block_rows) + "x" + std::to_string(block_cols) + " of " + std::to_string(rows) + "x" + std::to_string(cols) + (column ? " column" : " row");
+          EXPECT_EQ((begin + scales.bytes() + 255) / 256 * 256, arena.high_water_bytes()) << what;
+          for (int64_t i = 0; i < o.scale_inv.rows(); ++i) {
+            for (int64_t j = 0; j < o.scale_inv.cols(); ++j) {
+              const auto [outer, inner] = o.scales_by_columns() ? std::pair{j, i} : std::pair{i, j};
+              ASSERT_EQ(outer * scales.cols() + inner, i * o.scale_row_stride + j * o.scale_col_stride) << what;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(image, slices_follow_blocks) {
   Arena arena(1 << 20);
   const Operand o = alloc_image(arena, spec(128, 128), 300, 200, false);

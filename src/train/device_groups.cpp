@@ -1,0 +1,56 @@
+#include "train/device_groups.h"
+
+#include <fmt/format.h>
+
+#ifdef OCTET_HAVE_NCCL
+#include "comm/nccl.h"
+#endif
+
+namespace octet {
+namespace {
+
+#ifdef OCTET_HAVE_NCCL
+constexpr bool has_nccl = true;
+
+// The ranks come together within seconds. Afterwards one may wait long for another, that reads a checkpoint or times products, until the loop sets deadlines of its own.
+constexpr double connect_deadline_s = 120, startup_deadline_s = 3600;
+
+DeviceGroups nccl_groups(World& world, Machine& machine) {
+  return [&world, &machine](std::unique_ptr<Comm> host) {
+    auto group = std::make_unique<NcclComm>(world, *host, machine.stream(), connect_deadline_s);
+    group->set_deadline(startup_deadline_s);
+    return group;
+  };
+}
+#else
+constexpr bool has_nccl = false;
+
+DeviceGroups nccl_groups(World&, Machine&) { throw Error(ExitCode::internal, "NCCL in a build without it"); }
+#endif
+
+}  // namespace
+
+bool uses_nccl(const RunConfig& c) { return c.parallel.backend == "nccl" || (c.parallel.backend == "auto" && has_nccl && !c.parallel.share_gpus); }
+
+void check_backend(const RunConfig& c, bool cuda) {
+  if (c.parallel.backend != "nccl") return;
+  const std::string fix = "set it to \"auto\" or \"mpi\"";
+  if (!cuda) throw Error(ExitCode::config, "\"nccl\", but this run computes on CPUs", "parallel.backend", fix);
+  if (!has_nccl) throw Error(ExitCode::config, "\"nccl\", but this octet was built without NCCL", "parallel.backend", fix + ", or build with NCCL installed");
+}
+
+size_t nccl_bytes(int groups) {
+  constexpr size_t group_bytes = size_t{64} << 20;
+  return static_cast<size_t>(groups) * group_bytes;
+}
+
+DeviceGroups device_groups(const RunConfig& config, World& world, Machine& machine) {
+  return uses_nccl(config) ? nccl_groups(world, machine) : staged_groups(device_copies(machine));
+}
+
+DeviceCopies device_copies(Machine& machine) {
+  return {[&machine](void* host, const void* device, size_t bytes) { machine.copy_out(host, device, bytes); },
+          [&machine](void* device, const void* host, size_t bytes) { machine.copy_in(device, host, bytes); }};
+}
+
+}  // namespace octet
