@@ -1,4 +1,5 @@
-// Element types of tensors. Formats below one byte (E3M2, E2M3, E2M1) are held one code a byte: they exist for emulation.
+// Element types of tensors. Formats below one byte (E3M2, E2M3, E2M1) are held one code a byte: they exist for emulation;
+// native products of E2M1 pack it themselves (cuda/kernels/block_scales.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -99,6 +99,32 @@ OCTET_HD inline float two_level_scale_inv(uint8_t block_code, float tensor_scale
   return numerics_detail::divide_rn(decode<Dtype::e4m3>(block_code), tensor_scale);
 }
 
+// The two levels as cuBLASLt reads them: an E4M3 code a block and one FP32 factor a tensor, scale_inv = code * factor. An image keeps fl32(code / tensor scale) alone, so the
+// factor is fitted, to any part of a tensor. Ratios of the scales are those of their codes, so the largest scale may stand for one of eight codes, m / 8 times the largest power of
+// two that E4M3 has with it, m = 8 to 15. A candidate fits when all scales are codes times its factor, and all that fit give the same products up to FP32 rounding. The first
+// candidate is 448, the code of the tensor's largest block.
+constexpr int two_level_candidates = 8;
+OCTET_HD inline float two_level_top_code(int candidate) { return candidate == 7 ? 240.0f : 448.0f - 32.0f * static_cast<float>(candidate); }   // m = 15: 480 is beyond E4M3
+// The code of a block, before rounding. largest: scale_inv of all blocks.
+OCTET_HD inline float two_level_ratio(float scale_inv, float largest, int candidate) {
+  return largest == 0.0f ? 0.0f : numerics_detail::multiply_rn(numerics_detail::divide_rn(scale_inv, largest), two_level_top_code(candidate));
+}
+// Bit c: candidate c does not fit. Ratios lie within 2^-12 of a code (FP32 subnormals; others within 2^-22), or are a quotient of small integers, at least 1 / 225 away from one.
+OCTET_HD inline unsigned two_level_misfits(float scale_inv, float largest) {
+  unsigned misfits = 0;
+  for (int c = 0; c < two_level_candidates; ++c) {
+    const float ratio = two_level_ratio(scale_inv, largest, c), difference = decode<Dtype::e4m3>(encode<Dtype::e4m3>(ratio)) - ratio;
+    if ((difference < 0 ? -difference : difference) > ratio * 0x1p-11f) misfits |= 1u << c;
+  }
+  return misfits;
+}
+// The first without a misfit; of scales that two_level_scale_inv() made there is one.
+OCTET_HD inline int two_level_candidate(unsigned misfits) {
+  int c = 0;
+  while (c < two_level_candidates - 1 && (misfits >> c & 1u)) ++c;
+  return c;
+}
+
 // E8M0 code of an MX block (32 elements): 2^ceil(log2(amax / max_finite)) ("RCEIL"; Transformer Engine and cuBLAS;
 // arXiv 2506.08027 on why rounding down as in OCP Microscaling 1.0 diverges). Computed as amax * fl(1 / max_finite), which
 // gives the code of the division for every mantissa. amax 0: 0x00; Inf: 0xFE; NaN: 0xFF. The block is then quantized with

@@ -20,13 +20,6 @@ const char* words(ScaleMode m) {
   return texts[static_cast<size_t>(m)];
 }
 
-// What cuBLASLt has somewhere, but octet gives it the scales of nowhere.
-std::string why_unused(ScaleMode m) {
-  if (m == ScaleMode::mx_1x32) return "cuBLASLt has MXFP8 products, but octet does not lay out their scales yet";
-  if (m == ScaleMode::nv_1x16) return "cuBLASLt has NVFP4 products, but octet does not lay out their scales yet";
-  return {};
-}
-
 // What no emulation makes right.
 std::string why_impossible(const Product& p, Capability on) {
   if (p.out != Dtype::bf16 && p.out != Dtype::f32) return fmt::format("products have bf16 or f32 results, not {}", name(p.out));
@@ -62,7 +55,9 @@ const std::vector<Capability>& known_capabilities() {
   return known;
 }
 
-ScaleMode scale_mode(int64_t rows, int64_t cols) {
+ScaleMode scale_mode(ScaleKind scale, int64_t rows, int64_t cols) {
+  if (scale == ScaleKind::e8m0 && rows == 1 && cols == 32) return ScaleMode::mx_1x32;
+  if (scale == ScaleKind::ue4m3 && cols == 16 && (rows == 1 || rows == 16)) return ScaleMode::nv_1x16;
   if (rows == 0 && cols == 0) return ScaleMode::tensor;
   if (rows == 1 && cols == 0) return ScaleMode::row;
   if (rows == 1 && cols == 128) return ScaleMode::block_1x128;
@@ -70,12 +65,7 @@ ScaleMode scale_mode(int64_t rows, int64_t cols) {
   return ScaleMode::other;
 }
 
-ScaleMode scale_mode(const QuantSpec& s) {
-  if (!s.quantized()) return ScaleMode::none;
-  if (s.scale == ScaleKind::e8m0 && s.block_rows == 1 && s.block_cols == 32) return ScaleMode::mx_1x32;
-  if (s.scale == ScaleKind::ue4m3 && s.block_cols == 16 && (s.block_rows == 1 || s.block_rows == 16)) return ScaleMode::nv_1x16;
-  return scale_mode(s.block_rows, s.block_cols);
-}
+ScaleMode scale_mode(const QuantSpec& s) { return s.quantized() ? scale_mode(s.scale, s.block_rows, s.block_cols) : ScaleMode::none; }
 
 std::string why_no_product(Dtype a, ScaleMode scale_a, Dtype b, ScaleMode scale_b, Capability on) {
   if (scale_a == ScaleMode::none && scale_b == ScaleMode::none) return on < first_bf16 ? "BF16 tensor cores begin with compute capability 8.0" : "";
@@ -103,7 +93,6 @@ const char* name(Support s) {
 Verdict product_support(const Product& p, Capability on, bool emulate) {
   if (std::string why = why_impossible(p, on); !why.empty()) return {Support::refused, std::move(why)};
   std::string why = why_no_product(p.a.format, scale_mode(p.a), p.b.format, scale_mode(p.b), on);
-  if (why.empty()) why = why_unused(scale_mode(p.a));
   if (why.empty()) return {};
   return {emulate ? Support::emulated : Support::refused, std::move(why)};
 }

@@ -4,13 +4,13 @@
 //   one a tensor                                   yes     yes *   yes
 //   one a row, of both operands                    -       yes *   -
 //   1x128, and 1x128 by 128x128                    -       yes *   -
-//   1x32, E8M0 (MXFP8)                             -       - *     cuBLASLt has it; octet does not lay out its scales
-//   1x16, E4M3 (NVFP4, E2M1 elements)              -       - *     cuBLASLt has it; octet does not lay out its scales
+//   1x32, E8M0 (MXFP8)                             -       - *     yes
+//   1x16, E4M3 (NVFP4, E2M1 elements)              -       - *     yes
 //   E5M2 by E5M2, E2M3 and E3M2 elements           -       - *     -
 //   BF16 and FP32, no scales                       from 8.0 on; * on 9.0
 //
 // * measured on an H200 (docs/benchmarks/hopper.md, tests/parity/device/gemm_test.cpp): what is "yes" was multiplied there with BF16 and FP32 results, also
-// added to what is there; 128x128 by 128x128, row by tensor and E5M2 by E5M2 were refused there. All other columns were never run by us: they are
+// added to what is there; 128x128 by 128x128, row by tensor and E5M2 by E5M2 were refused there. All other columns were never run by us, MXFP8 and NVFP4 neither: they are
 // cuBLASLt's documentation (cuBLAS 13.1, "narrow precision data types"), and NVIDIA's word that scales by row, 1x128 and 128x128 are for 9.0 alone
 // (github.com/NVIDIA/CUDALibrarySamples, issues 270 and 310). Every product here has both operands with the contraction contiguous, the only form of FP8 on 8.9,
 // 9.0 and 12.x.
@@ -35,7 +35,7 @@ const std::vector<Capability>& known_capabilities();
 
 // How the scales of an operand lie over it. 16x16 blocks of NVFP4 weights are 1x16 blocks whose scales repeat.
 enum class ScaleMode : uint8_t { none, tensor, row, block_1x128, block_128x128, other, mx_1x32, nv_1x16 };
-ScaleMode scale_mode(int64_t block_rows, int64_t block_cols);   // of a quantized operand with FP32 scales
+ScaleMode scale_mode(ScaleKind scale, int64_t block_rows, int64_t block_cols);   // of a quantized operand
 ScaleMode scale_mode(const QuantSpec& s);
 
 // Why cuBLASLt has no product of these elements and scales on `on`; empty when it has.

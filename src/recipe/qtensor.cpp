@@ -22,6 +22,7 @@ Operand alloc_image(Arena& arena, const QuantSpec& spec, int64_t rows, int64_t c
   Operand o;
   const bool flipped = column && layout == ImageLayout::source;
   o.transposed = flipped;
+  o.scale = spec.scale;
   // A spec names the block of the contraction-last layout; where the stored matrix of a column image is the other way round, so is its block.
   o.block_rows = flipped ? spec.block_cols : spec.block_rows;
   o.block_cols = flipped ? spec.block_rows : spec.block_cols;

@@ -20,6 +20,7 @@ struct Operand {
   int64_t scale_row_stride = 0, scale_col_stride = 0;  // floats between the scales of neighbouring block rows and block columns
   bool transposed = false;     // stored as [k, rows]
   int64_t block_rows = 0, block_cols = 0;  // block of the stored matrix; 0: whole extent
+  ScaleKind scale = ScaleKind::fp32;       // what values the scales have
 
   int64_t rows() const { return transposed ? data.cols : data.rows; }
   int64_t k() const { return transposed ? data.rows : data.cols; }

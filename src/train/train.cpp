@@ -23,6 +23,7 @@
 #include "core/file_io.h"
 #include "core/version.h"
 #include "cpu/cpu_ops.h"
+#include "recipe/hardware.h"
 #include "report/table.h"
 #include "train/checkpointing.h"
 #include "train/cores.h"
@@ -62,6 +63,12 @@ std::string memory_table(const RunConfig& c, const MemoryPlan& m) {
   return t.text() + fmt::format("host memory of batches read ahead and of the validation set: {}\n", human_bytes(m.batches));
 }
 
+// Why other products stand in for those of the run's recipe: on a GPU because it has not all of them, on the CPU because no Hopper tensor core has.
+std::string emulation(Engine& engine) {
+  const Recipe& r = engine.model().precision().base();
+  return engine.machine().kind() == DeviceKind::cuda ? recipe_support(r, engine.machine().capability(), true).whole.reason : r.emulation();
+}
+
 std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
   const Recipe& r = engine.model().precision().base();
   const int64_t per_step = c.batch.global * c.data.seq_len;
@@ -85,7 +92,9 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
     if (machine.kind() == DeviceKind::cuda) text += uses_nccl(c) ? ", through NCCL" : ", through the host's memory and MPI";
     text += '\n';
   }
-  if (!r.emulation().empty()) text += fmt::format("emulation: {}; products of exactly decoded operands stand in for it\n", r.emulation());
+  if (const std::string why = emulation(engine); !why.empty()) {
+    text += fmt::format("emulation: {}; products of {} decoded operands stand in for it\n", why, machine.kind() == DeviceKind::cuda ? "BF16 copies of" : "exactly");
+  }
   if (c.precision.calibration_steps > 0) text += fmt::format("calibration: the first {} steps collect magnitudes\n", c.precision.calibration_steps);
   if (r.uses(Scaling::delayed)) text += fmt::format("delayed scaling: history of {} steps ({})\n", c.precision.amax_history_len.value_or(0), c.precision.amax_compute_algo);
   return text;
@@ -188,7 +197,7 @@ void announce(const RunConfig& config, Engine& engine, DataSession& data, const 
                           {"resumed_from", from},
                           {"weights_from", start.initial ? start.initial->path().string() : ""},
                           {"recipe", engine.model().precision().base().name},
-                          {"emulation", engine.model().precision().base().emulation()},
+                          {"emulation", emulation(engine)},
                           {"parameters", engine.model().parameter_count()},
                           {"device", engine.machine().name()},
                           {"threads", engine.machine().pool().threads()},

@@ -34,7 +34,10 @@ class Device(Sandbox):
             self.assertRegex(result.stdout, rf"(?m)^{row} +", result)
         refused = octet(*arguments, "--fp8-recipe", "mxfp8", env=NO_GPU)
         self.assert_one_line(refused, CONFIG, "precision.recipe", "mxfp8", "precision.emulate")
-        self.assertEqual(octet(*arguments, "--fp8-recipe", "mxfp8", "--set", "precision.emulate=true", env=NO_GPU).rc, OK)
+        emulated = octet(*arguments, "--fp8-recipe", "mxfp8", "--set", "precision.emulate=true", env=NO_GPU)
+        self.assertEqual(emulated.rc, OK, emulated)
+        self.assertRegex(emulated.stdout, r"(?m)^emulation: MXFP8 products begin with compute capability 10\.0; products of BF16 copies of decoded operands stand in for it$")
+        self.assertNotIn("emulation:", result.stdout)
 
     def test_a_shadow_needs_a_gpu_and_leaves_nothing(self):
         config = self.config(run={"steps": 4})

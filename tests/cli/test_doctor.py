@@ -46,6 +46,9 @@ class Doctor(Sandbox):
         self.assertEqual(set(rows["bf16"].values()), {"native"})
         self.assertEqual(list(rows["blockwise"].values()), ["refused", "emulated", "native", "emulated", "emulated"])
         self.assertEqual(list(rows["tensorwise"].values()), ["refused", "native", "native", "native", "native"])
+        for recipe in ("mxfp8", "nvfp4"):
+            self.assertEqual(list(rows[recipe].values()), ["refused", "emulated", "emulated", "native", "native"])
+            self.assertRegex(result.stdout, rf"(?m)^  {recipe} \(8\.9, 9\.0\): {recipe.upper()} products begin with compute capability 10\.0$")
         self.assertRegex(result.stdout, r"(?m)^  .*blockwise \(8\.9, 10\.0, 12\.0\): cuBLASLt ")
 
     def test_a_config_that_would_start(self):
@@ -56,13 +59,13 @@ class Doctor(Sandbox):
         self.assert_fits(result)
         rows = self.table(result.stdout, "this config")
         self.assertEqual(sorted(rows), ["bf16", "mxfp8", "rowwise"])
-        self.assertEqual(list(rows["mxfp8"].values()), ["refused"] * 5, "precision.emulate is not set")
+        self.assertEqual(list(rows["mxfp8"].values()), ["refused", "refused", "refused", "native", "native"], "precision.emulate is not set")
         self.assertRegex(result.stdout, r"(?m)^mxfp8 +layers\.1\.attn\.qkv, layers\.1\.attn\.out, layers\.1\.mlp\.gate_up, layers\.1\.mlp\.down$")
         self.assertRegex(result.stdout, r"(?m)^bf16 +head$")
         self.assertRegex(result.stdout, r"(?m)^octet train would start here, on the CPU, [\d.]+ [KMG]iB planned$")
         self.assertEqual(snapshot(self.folder), before, "doctor wrote something")
         emulated = self.table(doctor("--config", config, "--set", "precision.emulate=true").stdout, "this config")
-        self.assertEqual(list(emulated["mxfp8"].values()), ["refused", *["emulated"] * 4])
+        self.assertEqual(list(emulated["mxfp8"].values()), ["refused", "emulated", "emulated", "native", "native"])
 
     def test_the_answer_is_that_of_octet_train(self):
         config = self.config()

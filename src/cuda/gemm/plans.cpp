@@ -26,6 +26,7 @@ cudaDataType type_of(Dtype d) {
     case Dtype::bf16: return CUDA_R_16BF;
     case Dtype::e4m3: return CUDA_R_8F_E4M3;
     case Dtype::e5m2: return CUDA_R_8F_E5M2;
+    case Dtype::e2m1: return CUDA_R_4F_E2M1;
     default: throw Error(ExitCode::internal, fmt::format("no product of {}", name(d)), "gemm");
   }
 }
@@ -36,6 +37,8 @@ cublasLtMatmulMatrixScale_t mode_of(ScaleMode mode) {
     case ScaleMode::row: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
     case ScaleMode::block_1x128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
     case ScaleMode::block_128x128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case ScaleMode::mx_1x32: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case ScaleMode::nv_1x16: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
     default: throw Error(ExitCode::internal, "no native scale mode", "gemm");
   }
 }
@@ -86,6 +89,7 @@ std::unique_ptr<GemmPlans::Plan> GemmPlans::make_plan(const GemmProblem& p) {
   check(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describe a product");
   plan->set(CUBLASLT_MATMUL_DESC_TRANSA, p.transposed_b ? CUBLAS_OP_N : CUBLAS_OP_T);
   plan->set(CUBLASLT_MATMUL_DESC_TRANSB, p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.scale_a == ScaleMode::nv_1x16) plan->set(CUBLASLT_MATMUL_DESC_POINTER_MODE, static_cast<int32_t>(CUBLASLT_POINTER_MODE_DEVICE));
   if (p.scale_a != ScaleMode::none) {
     plan->set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(p.fast ? 1 : 0));
     plan->set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(mode_of(p.scale_b)));
@@ -154,24 +158,26 @@ void GemmPlans::take_choice(Plan& plan) {
   plan.chosen = 0;
 }
 
-void GemmPlans::execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
+void GemmPlans::execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias, const float* alpha_beta) {
   const GemmProblem& p = plan.problem;
   if (p.scale_a != ScaleMode::none) {
     plan.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(term.b.scale_inv.data));
     plan.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(term.a.scale_inv.data));
   }
   if (p.has_bias) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data));
-  const float alpha = 1.0f, beta = p.accumulate ? 1.0f : 0.0f;
-  const cublasStatus_t status = cublasLtMatmul(static_cast<cublasLtHandle_t>(handle_), plan.operation, &alpha, term.b.data.data, plan.a, term.a.data.data, plan.b, &beta, out.data, plan.d, out.data,
-                                               plan.d, &plan.candidates[candidate], workspace_, workspace_bytes, device_.stream());
+  const float here[2] = {1.0f, p.accumulate ? 1.0f : 0.0f};
+  const float* factors = alpha_beta ? alpha_beta : here;
+  const cublasStatus_t status = cublasLtMatmul(static_cast<cublasLtHandle_t>(handle_), plan.operation, factors, term.b.data.data, plan.a, term.a.data.data, plan.b, factors + 1, out.data, plan.d,
+                                               out.data, plan.d, &plan.candidates[candidate], workspace_, workspace_bytes, device_.stream());
   if (status != CUBLAS_STATUS_SUCCESS) {
     throw Error(ExitCode::device, fmt::format("cuBLASLt refuses the product {}: {}", describe(p), cublasLtGetStatusName(status)), "gemm", "choose another recipe for this module with precision.rules");
   }
 }
 
-void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias) {
+void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias, const float* alpha_beta) {
+  OCTET_CHECK((p.scale_a == ScaleMode::nv_1x16) == (alpha_beta != nullptr), "gemm: alpha of the product {} is {} device memory", describe(p), alpha_beta ? "in" : "not in");
   const Plan& plan = plan_of(p);
-  execute(plan, plan.chosen, term, out, bias);
+  execute(plan, plan.chosen, term, out, bias, alpha_beta);
 }
 
 std::pair<int, int> GemmPlans::tune(void* memory, size_t bytes) {
@@ -183,7 +189,7 @@ std::pair<int, int> GemmPlans::tune(void* memory, size_t bytes) {
     const auto aligned = [](size_t n) { return (n + 255) / 256 * 256; };
     const auto extent = [&](int64_t rows, int64_t ld, bool transposed, Dtype d) { return aligned(static_cast<size_t>((transposed ? p.k : rows) * ld) * size_bytes(d)); };
     const size_t a = extent(p.m, p.lda, p.transposed_a, p.a), b = extent(p.n, p.ldb, p.transposed_b, p.b), d = aligned(static_cast<size_t>(p.m * p.ldd) * size_bytes(p.out));
-    const size_t scales = aligned(static_cast<size_t>((p.m + p.n + 512) * (p.k / 128 + 4)) * sizeof(float));
+    const size_t scales = aligned(static_cast<size_t>((p.m + p.n + 512) * (p.k / (p.scale_a == ScaleMode::nv_1x16 ? 64 : 128) + 4)) * sizeof(float));   // NVFP4: a byte for 16 codes
     if (plan->candidates.size() < 2 || plan->timed) continue;
     if (a + b + d + scales > bytes) {
       ++too_large;
@@ -200,16 +206,23 @@ std::pair<int, int> GemmPlans::tune(void* memory, size_t bytes) {
     out.data = at + a + b;
     Tensor bias;
     bias.data = term.a.scale_inv.data;
+    // NVFP4's alpha and beta lie behind the scales of the larger operand.
+    float* alpha_beta = nullptr;
+    if (p.scale_a == ScaleMode::nv_1x16) {
+      const float values[2] = {1.0f, p.accumulate ? 1.0f : 0.0f};
+      alpha_beta = reinterpret_cast<float*>(at + a + b + d + scales) - 2;
+      device_.copy_in(alpha_beta, values, sizeof values);
+    }
     float best = 0;
     for (size_t candidate = 0; candidate < plan->candidates.size(); ++candidate) {
       constexpr int rounds = 3;
       try {
-        execute(*plan, candidate, term, out, bias);   // loads the kernel
+        execute(*plan, candidate, term, out, bias, alpha_beta);   // loads the kernel
       } catch (const Error&) {
         continue;   // a candidate of the heuristic that is refused after all; the others are tried
       }
       cuda::check(cudaEventRecord(begin, device_.stream()), "record an event");
-      for (int i = 0; i < rounds; ++i) execute(*plan, candidate, term, out, bias);
+      for (int i = 0; i < rounds; ++i) execute(*plan, candidate, term, out, bias, alpha_beta);
       cuda::check(cudaEventRecord(end, device_.stream()), "record an event");
       cuda::check(cudaEventSynchronize(end), "time a product");
       float ms = 0;

@@ -6,6 +6,8 @@
 //   one a row         OUTER_VEC_32F, of both operands or of none
 //   1 x 128           VEC128_32F,     scales [k / 128][rows]
 //   128 x 128         BLK128x128_32F, scales [rows / 128][k / 128 rounded up to 4]; of one operand at most
+//   1 x 32, E8M0      VEC32_UE8M0  (MXFP8), bytes in tiles (kernels/block_scales.h), which gemm() makes in scratch memory; from compute capability 10.0 on
+//   1 x 16, E4M3      VEC16_UE4M3  (NVFP4), likewise; E2M1 codes two a byte, the tensors' factors as an alpha in device memory
 // Other granularities and formats have no native product: gemm() multiplies BF16 copies of the decoded operands, a named emulation that a run asks for with
 // precision.emulate. A product whose mode is native but whose extents or layout are not is refused, never emulated in silence.
 #pragma once
@@ -38,6 +40,8 @@ struct GemmProblem {
 std::string describe(const GemmProblem& p);
 
 ScaleMode scale_mode(const Operand& o);
+// MXFP8 and NVFP4, whose operands gemm() makes anew for cuBLASLt (kernels/block_scales.h).
+inline bool is_tiled(ScaleMode m) { return m == ScaleMode::mx_1x32 || m == ScaleMode::nv_1x16; }
 GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias);
 // Why cuBLASLt has no mode for these formats and scales on `on` (the matrix of recipe/hardware.h); empty when it has one.
 std::string why_emulated(const GemmProblem& p, Capability on);
@@ -49,8 +53,8 @@ class GemmPlans {
   explicit GemmPlans(Device& device);
   ~GemmPlans();
 
-  // Runs the plan of `p`, made at its first use. Throws Error(device) when cuBLASLt has none or refuses it, naming the product.
-  void run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias);
+  // Runs the plan of `p`, made at its first use. alpha_beta: of NVFP4 products, in device memory. Throws Error(device) when cuBLASLt has none or refuses it, naming the product.
+  void run(const GemmProblem& p, const GemmTerm& term, const MatrixView& out, const Tensor& bias, const float* alpha_beta = nullptr);
 
   // Times the candidates of every plan made so far and keeps the fastest, using `memory` for operands and result; a product that does not fit keeps its
   // first candidate; one that was timed is not timed again. Outside the step. Returns how many were timed and how many did not fit.
@@ -70,7 +74,7 @@ class GemmPlans {
   Plan& plan_of(const GemmProblem& p);
   void take_choice(Plan& plan);
   std::unique_ptr<Plan> make_plan(const GemmProblem& p);
-  void execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias);
+  void execute(const Plan& plan, size_t candidate, const GemmTerm& term, const MatrixView& out, const Tensor& bias, const float* alpha_beta);
 
   Device& device_;
   void* handle_ = nullptr;      // cublasLtHandle_t

@@ -22,7 +22,7 @@ std::string describe(const GemmProblem& p) {
          (p.has_bias ? fmt::format(", {} bias", name(p.bias)) : "") + (p.alignment == 16 ? "" : fmt::format(", aligned to {}", p.alignment));
 }
 
-ScaleMode scale_mode(const Operand& o) { return o.quantized() ? octet::scale_mode(o.block_rows, o.block_cols) : ScaleMode::none; }
+ScaleMode scale_mode(const Operand& o) { return o.quantized() ? octet::scale_mode(o.scale, o.block_rows, o.block_cols) : ScaleMode::none; }
 
 GemmProblem problem_of(const GemmTerm& term, const MatrixView& out, float beta, Accumulate accumulate, const Tensor& bias) {
   GemmProblem p;
@@ -56,6 +56,7 @@ std::string why_emulated(const GemmProblem& p, Capability on) { return why_no_pr
 std::string why_refused(const GemmProblem& p) {
   if (p.scale_a == ScaleMode::none && p.scale_b == ScaleMode::none) return {};
   if (p.transposed_a || p.transposed_b) return "FP8 operands want the contraction contiguous, and one is stored the other way round";
+  if (is_tiled(p.scale_a) && p.k % 32 != 0) return fmt::format("products with E8M0 or E4M3 block scales need a contraction that is a multiple of 32, this one is {}", p.k);
   if (p.k % 16 != 0 || p.lda % 16 != 0 || p.ldb % 16 != 0 || p.n % 16 != 0 || p.m % 16 != 0 || p.ldd % 8 != 0 || p.alignment < 16) {
     return fmt::format("FP8 products need extents and addresses that are multiples of 16, these are {} x {} x {}", p.m, p.n, p.k);
   }

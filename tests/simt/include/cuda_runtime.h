@@ -77,6 +77,8 @@ template <class T>
 T atomicMax(T* at, T v) { const T old = *at; *at = std::max(old, v); return old; }
 template <class T>
 T atomicAdd(T* at, T v) { const T old = *at; *at = old + v; return old; }
+template <class T>
+T atomicOr(T* at, T v) { const T old = *at; *at = old | v; return old; }
 using std::max;
 using std::min;
 

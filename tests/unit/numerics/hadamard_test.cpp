@@ -70,4 +70,35 @@ TEST(two_level_scale, edges) {
   EXPECT_EQ(two_level_block_code(std::numeric_limits<float>::infinity(), 6.0f, tensor), 0x7E);   // saturates
 }
 
+// Every largest code with every code below it, under tensor scales of all magnitudes: the code itself is among the candidates, and whichever is taken gives the scales back.
+TEST(two_level_scale, a_factor_is_fitted_to_block_scales) {
+  for (const float amax : {1.0f, 2687.0f, 0.7731f, 3e-7f, 1e30f, 3e38f, 1e-33f, 1e-38f}) {
+    const float tensor = two_level_tensor_scale(amax, 6.0f, 0.0f);
+    for (int top = 1; top <= 0x7E; ++top) {
+      const float largest = two_level_scale_inv(static_cast<uint8_t>(top), tensor);
+      unsigned misfits = 0;
+      for (int code = 0; code <= top; ++code) misfits |= two_level_misfits(two_level_scale_inv(static_cast<uint8_t>(code), tensor), largest);
+      ASSERT_NE(misfits & 0xFFu, 0xFFu) << "no candidate for code " << top << ", amax " << amax;
+      const int candidate = two_level_candidate(misfits);
+      const double factor = static_cast<double>(largest) / static_cast<double>(two_level_top_code(candidate));
+      for (int code = 0; code <= top; ++code) {
+        const float scale_inv = two_level_scale_inv(static_cast<uint8_t>(code), tensor);
+        const uint8_t fitted = encode<Dtype::e4m3>(two_level_ratio(scale_inv, largest, candidate));
+        // FP32 subnormals have fewer digits.
+        const double digits = std::max(static_cast<double>(scale_inv) * 0x1p-22, 0x1p-149);
+        EXPECT_NEAR(static_cast<double>(decode<Dtype::e4m3>(fitted)) * factor, static_cast<double>(scale_inv), digits) << "code " << code << " of " << top << ", amax " << amax;
+        EXPECT_TRUE(top != 0x7E || fitted == code) << "the largest code is 448, so every code stays: " << code << " became " << int(fitted);
+      }
+    }
+  }
+  EXPECT_EQ(two_level_misfits(0.0f, 0.0f), 0u);
+  EXPECT_EQ(two_level_ratio(0.0f, 0.0f, 0), 0.0f);
+}
+
+// Scales of two tensors have no common factor.
+TEST(two_level_scale, what_has_no_factor_fits_no_candidate) {
+  const float largest = two_level_scale_inv(0x7E, two_level_tensor_scale(1.0f, 6.0f, 0.0f));
+  EXPECT_EQ(two_level_misfits(largest * 0.97f, largest), 0xFFu);
+}
+
 }  // namespace

@@ -24,8 +24,8 @@ TEST(hardware, every_named_recipe_on_every_capability) {
     std::string on;   // below 8.0, 8.0, 8.9, 9.0, 10.0, 10.3, 12.0
   };
   const Line lines[] = {{"fp32", "rnnnnnn"},       {"bf16", "rnnnnnn"},    {"delayed", "rrnnnnn"},           {"tensorwise", "rrnnnnn"}, {"static", "rrnnnnn"},
-                        {"rowwise", "rreneee"}, {"blockwise", "rreneee"}, {"rowwise_with_gw_hp", "rreeeee"}, {"mxfp8", "rreeeee"},   {"mxfp6", "rreeeee"},
-                        {"nvfp4", "rreeeee"}};
+                        {"rowwise", "rreneee"}, {"blockwise", "rreneee"}, {"rowwise_with_gw_hp", "rreeeee"}, {"mxfp8", "rreennn"},   {"mxfp6", "rreeeee"},
+                        {"nvfp4", "rreennn"}};
   const Capability columns[] = {turing, ampere, ada, hopper, b200, b300, rtx50};
   EXPECT_EQ(std::size(lines) + 1, recipe_names().size()) << "custom is no line";
   for (const Line& line : lines) {
@@ -40,7 +40,7 @@ TEST(hardware, every_named_recipe_on_every_capability) {
   }
 }
 
-// What cuBLASLt has, whether or not octet uses it.
+// What cuBLASLt has.
 TEST(hardware, products_of_cublaslt) {
   const Dtype e4m3 = Dtype::e4m3, e5m2 = Dtype::e5m2, e2m1 = Dtype::e2m1, bf16 = Dtype::bf16;
   using M = ScaleMode;
@@ -93,7 +93,11 @@ TEST(hardware, scale_modes_of_descriptions) {
   EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 128, 128)), ScaleMode::block_128x128);
   EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 1, 32, ScaleKind::e8m0)), ScaleMode::mx_1x32);
   EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 1, 32)), ScaleMode::other) << "FP32 scales are not MXFP8's";
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 1, 32, ScaleKind::pow2)), ScaleMode::other) << "nor powers of two that E8M0 may not have";
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 32, 32, ScaleKind::e8m0)), ScaleMode::other);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e2m1, 1, 16, ScaleKind::ue4m3)), ScaleMode::nv_1x16);
   EXPECT_EQ(scale_mode(block_spec(Dtype::e2m1, 16, 16, ScaleKind::ue4m3)), ScaleMode::nv_1x16);
+  EXPECT_EQ(scale_mode(block_spec(Dtype::e2m1, 1, 16)), ScaleMode::other);
   EXPECT_EQ(scale_mode(block_spec(Dtype::e4m3, 0, 128)), ScaleMode::other);
 }
 
@@ -123,6 +127,10 @@ TEST(hardware, refusals_say_what_to_do) {
   check_recipe(recipe("blockwise"), hopper, false);
   check_recipe(recipe("mxfp8"), hopper, true);
   std::string text = refusal([] { check_recipe(recipe("mxfp8"), hopper, false); });
+  expect_has(recipe_support(recipe("mxfp8"), hopper, true).whole.reason, "MXFP8 products begin with compute capability 10.0");
+  expect_has(recipe_support(recipe("nvfp4"), hopper, true).whole.reason, "NVFP4 products begin with compute capability 10.0");
+  check_recipe(recipe("mxfp8"), b200, false);
+  check_recipe(recipe("nvfp4"), b200, false);
   for (const char* part : {"precision.recipe: ", "9.0", "mxfp8", "set precision.emulate, or choose fp32, bf16, delayed, tensorwise, static, rowwise, blockwise"}) expect_has(text, part);
   text = refusal([] { check_recipe(recipe("tensorwise"), ampere, true); });
   expect_has(text, "(choose fp32, bf16)");
