@@ -9,19 +9,19 @@ out=runs/multi_gpu
 gpus=$(nvidia-smi -L 2>/dev/null | wc -l)
 layers=8
 rounds=10
-parts="comm equal scale kill"
+parts="comm equal kill scale"
 fp8="tensorwise blockwise"
 
 usage() {
   cat <<END
-usage: scripts/bench_multi_gpu.sh --data PREFIX [--out DIR] [--octet BINARY] [--gpus N] [--layers N] [--rounds N] [--parts "comm equal scale kill"]
+usage: scripts/bench_multi_gpu.sh --data PREFIX [--out DIR] [--octet BINARY] [--gpus N] [--layers N] [--rounds N] [--parts "comm equal kill scale"]
   --data PREFIX    token files of bytes, of several documents (octet data build)
   --out DIR        figures and logs (default $out)
   --gpus N         the first N GPUs (default: all, $gpus)
   --layers N       of Llama-3-8B, in scale (default $layers)
   --rounds N       steps a time is the median of, in scale (default $rounds)
 comm: octet bench comm. equal: losses and gradient norms of 20 steps, BF16 and blockwise, zero 0 to 3 and tensor parallelism, against one GPU. scale: tokens a second and GPU, of one and of
-N GPUs, data parallelism (zero 1, the same work a GPU) and tensor with sequence parallelism, with and without overlap and FP8 communication. kill: four ranks killed or stopped.
+N GPUs, data parallelism (zero 1, the same work a GPU) and tensor with sequence parallelism, with and without overlap and FP8 communication. kill: three ranks killed or stopped.
 END
 }
 
@@ -61,6 +61,11 @@ if wanted equal; then
   took equal
 fi
 
+if wanted kill; then
+  OCTET_BIN=$octet python3 tests/dist/kill_ranks.py --runs 3 --gpus "$gpus" >"$out/kill.txt" 2>&1 || failed=1
+  took kill
+fi
+
 # step NAME RANKS RECIPE KEY=VALUE...
 step() {
   local name=$1 n=$2 recipe=$3 launch=()
@@ -81,10 +86,6 @@ if wanted scale; then
     [ "$recipe" = bf16 ] || step "$recipe.tp_fp8" "$gpus" "$recipe" parallel.tp="$gpus" parallel.sequence_parallel=true parallel.fp8_activation_gather=true
   done
   took scale
-fi
-if wanted kill; then
-  OCTET_BIN=$octet python3 tests/dist/kill_ranks.py --runs 4 --gpus "$gpus" >"$out/kill.txt" 2>&1 || failed=1
-  took kill
 fi
 
 python3 - "$out" "$gpus" <<'END'

@@ -106,7 +106,9 @@ void NcclComm::State::settle(ncclResult_t rc, const char* what) {
     if (std::chrono::duration<double>(NcclClock::now() - begin).count() > deadline_s) {
       fault(ExitCode::deadline, fmt::format("rank {} on {}, group {}: {} has taken {} s", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, what, deadline_s.load()));
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    // An operation is in its stream within some 20 us; a sleep is three times as long at least, and a step of many layers has hundreds of operations.
+    if (NcclClock::now() - begin < std::chrono::milliseconds(1)) std::this_thread::yield();
+    else std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   if (state != ncclSuccess) nccl_fail(what, fmt::format("{}: {}", ncclGetErrorString(state), ncclGetLastError(comm)), name);
 }

@@ -141,7 +141,13 @@ void shared_amaxes(Ctx& ctx, const MatrixView& x, const QuantSpec& spec, bool co
     image.block_rows = spec.block_rows;
     image.block_cols = spec.block_cols;
   }
-  launch_shared_amaxes(ctx.cuda().stream(), plain_source(x), image, amax.as<float>(), scratch);
+  const SourceParams source = plain_source(x);
+  const bool whole = image.block_rows == 0 && image.block_cols == 0, lines = image.block_rows == 1 && image.block_cols == 0;
+  if ((whole || lines) && !image.hadamard && tile_takes_maxima(source)) {
+    float* to = amax.as<float>();
+    return launch_tile_maxima(ctx.cuda().stream(), source, whole ? to : nullptr, lines && !column ? to : nullptr, lines && column ? to : nullptr);
+  }
+  launch_shared_amaxes(ctx.cuda().stream(), source, image, amax.as<float>(), scratch);
 }
 
 void dequantize(Ctx& ctx, const Operand& image, const MatrixView& out) {

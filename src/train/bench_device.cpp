@@ -43,6 +43,7 @@ DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& who
     if (s >= warm_up) t.ms.push_back(now_ms() - begin);
   }
   t.used_bytes = engine.machine().memory_use().used;
+  t.device = engine.machine().name();
   t.median_ms = median(t.ms);
   t.min_ms = *std::min_element(t.ms.begin(), t.ms.end());
   t.max_ms = *std::max_element(t.ms.begin(), t.ms.end());
@@ -66,7 +67,6 @@ DeviceBench bench_step_on_device(const RunConfig& config, const std::vector<std:
   DeviceBench bench;
   bench.tokens = config.batch.global * config.data.seq_len;
   bench.flops_per_token = flops_per_token(config.model, config.data.seq_len);
-  bench.device = Machine({DeviceKind::cuda, 1}).name();
   if (world.size() > 1) bench.layout = layout_text(layout_of(config, world.rank(), world.size()));
   const data::StepBatch batch = random_batch(config);
   for (const std::string& recipe : recipes) {
@@ -74,6 +74,7 @@ DeviceBench bench_step_on_device(const RunConfig& config, const std::vector<std:
     c.precision.recipe = recipe;
     validate(c);
     bench.steps.push_back(time_recipe(c, batch, rounds, trace, world, all));
+    bench.device = bench.steps.front().device;
     progress(bench.steps.back());
   }
   return bench;

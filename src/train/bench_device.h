@@ -13,7 +13,7 @@
 namespace octet {
 
 struct DeviceStepTiming {
-  std::string recipe;
+  std::string recipe, device;
   std::vector<double> ms;                        // one a step, behind two of warm-up
   double median_ms = 0, min_ms = 0, max_ms = 0;
   double tokens_per_s = 0, mfu = 0;              // of each GPU, of the median; mfu against Machine::peak_flops, 0 when that is unknown

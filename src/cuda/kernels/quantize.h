@@ -127,7 +127,11 @@ void launch_quantize_tiles(cudaStream_t stream, const SourceParams& source, std:
 // multipliers of stored scales and of given amaxes.
 TilePart launch_tile_scales(cudaStream_t stream, const SourceParams& source, const ImagePair& pair, float* scratch);
 
-// Maxima of the blocks of an image that is described by its blocks and transform alone, into `amax`.
+// Maxima of a matrix, of its rows and of its columns, by the tile family; null: not wanted. Whether it serves the source: tile_takes_maxima().
+bool tile_takes_maxima(const SourceParams& source);
+void launch_tile_maxima(cudaStream_t stream, const SourceParams& source, float* tensor, float* rows, float* columns);
+
+// Maxima of the blocks of an image that is described by its blocks and transform alone, into `amax`; by the general family.
 void launch_shared_amaxes(cudaStream_t stream, const SourceParams& source, const ImageParams& image, float* amax, const QuantizeScratch& scratch);
 
 // One image of the source's part `source.part`. count_nonfinite: of two images of one matrix only one counts.

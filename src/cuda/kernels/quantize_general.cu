@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(threads) block_maxima(SourceParams s, Blocks b
     const int64_t block = inside ? at.row / b.rows * b.row_stride + at.column / b.cols * b.col_stride : -1;
     const int64_t first = __shfl_sync(all_lanes, block, 0);
     const bool together = __ballot_sync(all_lanes, block == first || !inside) == all_lanes;
+    if (b.count == 1) continue;   // the CTA's largest will do
     const unsigned shared_max = warp_max(magnitude);
     if (together) {
       if (threadIdx.x % 32 == 0 && inside) atomicMax(maxima + block, shared_max);
@@ -53,7 +54,10 @@ __global__ void __launch_bounds__(threads) block_maxima(SourceParams s, Blocks b
     }
   }
   largest = block_max<threads>(largest);
-  if (threadIdx.x == 0 && largest) atomicMax(tensor_amax, largest);
+  if (threadIdx.x == 0 && largest) {
+    atomicMax(tensor_amax, largest);
+    if (b.count == 1) atomicMax(maxima, largest);
+  }
   if (bad && nonfinite) atomicAdd(nonfinite, static_cast<unsigned long long>(bad));
 }
 

@@ -220,10 +220,13 @@ void launch_scales(cudaStream_t stream, const SourceParams& s, const TilePart& p
 
 }  // namespace
 
+bool tile_takes_maxima(const SourceParams& s) {
+  if (s.wide || s.rows % 16 != 0 || s.cols % 16 != 0 || s.ld % 8 != 0 || s.value_ld % 8 != 0 || s.rows > int64_t{65535} * quantized_tile) return false;
+  return aligned(s.x) && aligned(s.value) && aligned(s.gamma) && aligned(s.dy);
+}
+
 bool tile_serves(const SourceParams& s, std::span<const ImagePair> pairs) {
-  if (s.wide || static_cast<int>(pairs.size()) != parts_of(s.kind)) return false;
-  if (s.rows % 16 != 0 || s.cols % 16 != 0 || s.ld % 8 != 0 || s.value_ld % 8 != 0 || s.rows > int64_t{65535} * quantized_tile) return false;
-  if (!aligned(s.x) || !aligned(s.value) || !aligned(s.gamma) || !aligned(s.dy)) return false;
+  if (!tile_takes_maxima(s) || static_cast<int>(pairs.size()) != parts_of(s.kind)) return false;
   return std::all_of(pairs.begin(), pairs.end(), [&](const ImagePair& p) {
     return pair_served(p) && !p.row.codes == !pairs[0].row.codes && !p.col.codes == !pairs[0].col.codes;
   });
@@ -242,6 +245,15 @@ int64_t tile_scratch_floats(const SourceParams& s, std::span<const ImagePair> pa
   int64_t n = 0;
   for (const ImagePair& p : pairs) n += maxima_of(p, s);
   return n;
+}
+
+void launch_tile_maxima(cudaStream_t stream, const SourceParams& s, float* tensor, float* rows, float* columns) {
+  PerPart<AmaxOut, most_parts> maxima{};
+  maxima.of[0] = {reinterpret_cast<unsigned*>(tensor), reinterpret_cast<unsigned*>(rows), reinterpret_cast<unsigned*>(columns)};
+  for (const auto& [place, n] : {std::pair{tensor, int64_t{1}}, {rows, s.rows}, {columns, s.cols}}) {
+    if (place) check(cudaMemsetAsync(place, 0, static_cast<size_t>(n) * sizeof(float), stream), "clear maxima");
+  }
+  launch_amax<SourceKind::plain>(stream, s, maxima);
 }
 
 TilePart launch_tile_scales(cudaStream_t stream, const SourceParams& s, const ImagePair& pair, float* scratch) {

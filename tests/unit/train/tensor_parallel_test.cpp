@@ -129,7 +129,8 @@ TEST_P(EveryRecipeCut, CountsAndLossesAreThoseOfOneRank) {
       if (g.site.rfind("head/", 0) != 0) {
         EXPECT_EQ(g.values.elements, w.values.elements) << name_of(l) << ", " << g.site << "." << g.image;
       }
-      EXPECT_NEAR(g.values.sum_xx, w.values.sum_xx, 2e-2 * w.values.sum_xx) << name_of(l) << ", " << g.site << "." << g.image;
+      // A part, or addends, would be far off; with OpenBLAS' sums of one processor or another up to 2.4 % were seen.
+      EXPECT_NEAR(g.values.sum_xx, w.values.sum_xx, 5e-2 * w.values.sum_xx) << name_of(l) << ", " << g.site << "." << g.image;
     }
   }
 }
