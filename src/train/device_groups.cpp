@@ -40,8 +40,8 @@ void check_backend(const RunConfig& c, bool cuda) {
 }
 
 size_t nccl_bytes(int groups) {
-  constexpr size_t group_bytes = size_t{64} << 20;
-  return static_cast<size_t>(groups) * group_bytes;
+  constexpr size_t kernels_bytes = size_t{290} << 20, group_bytes = size_t{570} << 20;
+  return groups == 0 ? 0 : kernels_bytes + static_cast<size_t>(groups) * group_bytes;
 }
 
 DeviceGroups device_groups(const RunConfig& config, World& world, Machine& machine) {

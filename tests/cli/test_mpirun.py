@@ -30,7 +30,8 @@ OPERATION = re.compile(r"rank \d+ on \S+, group dp: \w+( sum)? of (\d+ tensors, 
 def environment(**more):
     # The sanitizers' leak check sees MPI's own; its library need not come first.
     asan = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0:verify_asan_link_order=0"
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI", "OMPI_"))}
+    # Not what an outer launcher says of this process; but how mpirun starts ranks on this machine (no ssh in a container, say) stays.
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI", "OMPI_")) or k.startswith("OMPI_MCA_plm")}
     return {**clean, "ASAN_OPTIONS": asan, **{k: str(v) for k, v in more.items()}}
 
 
