@@ -91,8 +91,8 @@ void add_training(Table<RunConfig>& t) {
   t.add(kWarn, OCTET_FIELD(optim.clip_norm), "largest gradient norm; 0: no clipping").at_least(0).flag("--clip-grad");
   t.add(kFree, OCTET_FIELD(optim.master_weights), "fp32; bf16_remainder: the BF16 weight and the 16 bits below it, the same values in 2 bytes less").one_of({"fp32", "bf16_remainder"});
   t.add(kWarn, OCTET_FIELD(optim.moments), "fp32; bf16: half the memory, rounded stochastically").one_of({"fp32", "bf16"});
-  t.add(kFree, OCTET_FIELD(optim.fused_images), "AdamW's pass also quantizes the new weights, where their scales come from the weights alone: the same bits, one pass less over them; by itself "
-                                                "it was not timed yet (docs/benchmarks/hopper.md)");
+  t.add(kFree, OCTET_FIELD(optim.fused_images), "AdamW's pass also quantizes the new weights, where their scales come from the weights alone: the same bits, one pass less over them, and no faster "
+                                                "where it was timed (docs/benchmarks/hopper.md)");
   t.add(kFree, OCTET_FIELD(optim.offload), "on a GPU: keep masters (or their remainders) and moments in the host's pinned memory, where the optimizer's kernel reads and writes "
                                            "them over the bus: slower updates, the same bits");
   t.add(kWarn, OCTET_FIELD(optim.z_loss), "coefficient of the mean squared log-normalizer").at_least(0).at_most(1);
