@@ -26,15 +26,16 @@ usage: scripts/parallel_matrix.sh --data PREFIX [--out DIR] [--octet BINARY] [--
   --out DIR        keeps the runs there (default: a temporary folder)
   --octet BINARY   (default $octet)
   --recipes LIST   from configs/recipes (default "$recipes")
-  --ranks LIST     powers of two up to 4 (default "$ranks")
+  --ranks LIST     powers of two up to 8 (default "$ranks"); with 8 the models have more heads and the steps more tokens, and one rank's run too
   --parts LIST     (default "$parts")
   --device NAME    what computes (default $device). cuda: ranks take the GPUs that are visible in turn, and share them where there are fewer
   --backend NAME   parallel.backend (default $backend). With nccl on shared GPUs each rank gets an NCCL_HOSTID of its own, and NCCL goes through the loopback interface
   --few            layouts that differ most: zero 0, 1 and 3, replicas once, tensor parallelism with sequence parallelism, overlap on
   --jobs N         runs at a time (default $jobs)
   --steps N        a multiple of 5 (default $steps)
-data: parallel.zero 0 to 3, parallel.dp_replicate 1 and 2 (not with zero 0, which has no shards), and for $without_overlap parallel.overlap off.
-tensor: parallel.tp 2 and 4, parallel.sequence_parallel off and on, where ranks are left data parallelism with parallel.zero 1 and 3, FP8 communication (for
+data: parallel.zero 0 to 3, parallel.dp_replicate 1 and 2 (not with zero 0, which has no shards), for $without_overlap parallel.overlap off, and for $fp8_weights
+parallel.fp8_param_gather.
+tensor: parallel.tp 2, 4 and 8, parallel.sequence_parallel off and on, where ranks are left data parallelism with parallel.zero 1 and 3, FP8 communication (for
 $fp8_weights parallel.fp8_param_gather, for $fp8_activations parallel.fp8_activation_gather), and overlap as above.
 END
 }
@@ -67,11 +68,16 @@ fi
 
 mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl_vader_single_copy_mechanism none)
 gpus=0
-[ "$device" = cpu ] || gpus=$(nvidia-smi -L | wc -l)
+[ "$device" = cpu ] || gpus=$({ nvidia-smi -L 2>/dev/null || true; } | wc -l)
 [ -z "${CUDA_VISIBLE_DEVICES:-}" ] || gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
 
 # The second model, of the same size: heads and MLP that two and four ranks cut between blocks of every recipe; with four, two ranks have a copy of each key/value head.
 cut_model=(model.num_hidden_layers=2 model.head_dim=128 model.intermediate_size=512 batch.micro=4)
+samples=8
+for n in $ranks; do
+  [[ $n =~ ^[248]$ ]] || usage_error "--ranks takes 2, 4 and 8, not '$n'"
+  [ "$n" != 8 ] || { samples=16; cut_model+=(model.num_attention_heads=8 model.intermediate_size=1024); }
+done
 
 # train NAME RANKS RECIPE KEY=VALUE...: 1,024 tokens a step; validation has 5 sequences, so that of 4 ranks one has none and a batch is short.
 train() {
@@ -85,7 +91,7 @@ train() {
   fi
   while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
   run_one "$name" "${launch[@]}" "$octet" train --config configs/models/tiny_byte.json configs/runs/quickstart.json "configs/recipes/$recipe.json" --data-path "$data" --run-dir "$out/$name" \
-    --set run.device="$device" parallel.backend="$([ "$n" = 1 ] && echo auto || echo "$backend")" parallel.share_gpus=$share precision.emulate=true run.gemm_choice=heuristic run.steps="$steps" sched.warmup_steps=2 batch.micro=2 batch.global=8 data.seq_len=128 eval.interval=5 eval.samples=5 ckpt.interval=0 log.tensorboard=false "$@" &
+    --set run.device="$device" parallel.backend="$([ "$n" = 1 ] && echo auto || echo "$backend")" parallel.share_gpus=$share precision.emulate=true run.gemm_choice=heuristic run.steps="$steps" sched.warmup_steps=2 batch.micro=2 batch.global=$samples data.seq_len=128 eval.interval=5 eval.samples=5 ckpt.interval=0 log.tensorboard=false "$@" &
 }
 
 # run_one NAME COMMAND...
@@ -111,13 +117,16 @@ data_layouts() {
       for overlap in $overlaps; do
         train "$recipe.data.$n.1.false.$zero.$replicate.$overlap.off" "$n" "$recipe" parallel.zero="$zero" parallel.dp_replicate="$replicate" parallel.overlap="$overlap"
       done
+      # Where there are shards to gather from.
+      [ "$zero" != 0 ] && [ "$replicate" -lt "$n" ] && among "$recipe" "$fp8_weights" || continue
+      train "$recipe.data.$n.1.false.$zero.$replicate.true.w" "$n" "$recipe" parallel.zero="$zero" parallel.dp_replicate="$replicate" parallel.fp8_param_gather=true
     done
   done
 }
 
 tensor_layouts() {
   local recipe=$1 n=$2 tp zero zeros sequence fp8 fp8s overlap weights activations
-  for tp in 2 4; do
+  for tp in 2 4 8; do
     [ "$tp" -le "$n" ] || continue
     zeros=0
     [ "$tp" = "$n" ] || zeros="1 3"

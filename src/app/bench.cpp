@@ -26,7 +26,8 @@ namespace {
 
 const char* const help =
     "Usage: [mpirun -np N] octet bench step --config FILE... [--recipe NAME...] [--rounds N] [--set PATH=VALUE...] [--trace] [--json OUT]\n\n"
-    "Times whole training steps (forward, backward, optimizer) on random tokens. For single operators: octet bench gemm --help.\n"
+    "Times whole training steps (forward, backward, optimizer) on random tokens. For single operators: octet bench gemm --help; for what\n"
+    "ranks exchange: octet bench comm --help.\n"
     "On a CPU: the recipes in turn within each round, and OpenBLAS' threaded sgemm at the step's own shapes beside them.\n"
     "Figures of a shared machine are only good as ratios.\n"
     "On a GPU, or several under mpirun: one recipe after another, since a model may fill the card, with tokens a second and the memory in use.\n\n"
@@ -130,9 +131,9 @@ StepRequest read_step_request(int argc, char** argv, const World& world) {
   r.config = from_json(tree.values, tree.origins);
   validate(r.config);
   const bool gpu = device_kind(r.config.run.device) == DeviceKind::cuda;
-  check_job(r.config, world.rank(), world.size());
   if (r.trace && !gpu) throw Error(ExitCode::config, "steps are traced on a GPU only", "--trace", "on a CPU: octet train with log.profile");
   if (world.size() > 1 && !gpu) throw Error(ExitCode::config, "steps of several ranks are timed on GPUs only", "run.device", "start it without mpirun");
+  check_job(r.config, world.rank(), world.size());
   if (r.recipes.empty()) r.recipes = gpu ? std::vector<std::string>{"bf16", "tensorwise", "delayed", "rowwise", "blockwise"} : std::vector<std::string>{"delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"};
   return r;
 }

@@ -1,25 +1,22 @@
 #include "app/ranks.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 #include <numeric>
 
 #include "comm/agree.h"
-#include "config/nearest.h"
-#include "core/error_text.h"
 
 namespace octet {
 
 int run_job(const std::function<int(World&)>& program) {
+  // NCCL reads it with its first group. Before there are threads, whose reading of the environment this would disturb.
+  ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   const World::Options options{startup_deadline_s, [](const char* name) -> const char* { return std::getenv(name); }};
   return run_ranks(options, [&](World& world) {
     try {
       return program(world);
     } catch (...) {
       if (world.size() == 1) throw;
-      const Error e = caught_error();
-      end_rank(world, e, fmt::format("octet: error: {}", printable(e.what(), 2000)));
+      end_rank(world);
     }
   });
 }

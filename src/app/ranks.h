@@ -6,9 +6,6 @@
 
 namespace octet {
 
-// Of what ranks wait for before a training loop, whose phases have deadlines of their own: verifying a large checkpoint takes minutes.
-inline constexpr double startup_deadline_s = 3600;
-
 // program(world) on each rank, or in this process alone; its exit code. An error on one rank ends all, with its code and line.
 int run_job(const std::function<int(World&)>& program);
 // The group of all ranks; null where there is one.

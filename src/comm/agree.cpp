@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "config/nearest.h"
 #include "core/error_text.h"
 
 namespace octet {
@@ -38,8 +39,9 @@ std::string from_first(Comm* all, const World& world, const std::function<std::s
   return all ? exchange(*all, found).front() : found;
 }
 
-void end_rank(World& world, const Error& error, const std::string& line) {
-  if (!error.shared || world.rank() == 0) fmt::print(stderr, "{}\n", line);
+void end_rank(World& world) {
+  const Error error = caught_error();
+  if (!error.shared || world.rank() == 0) fmt::print(stderr, "octet: error: {}\n", printable(error.what(), 2000));
   std::fflush(stdout);
   std::fflush(stderr);
   if (!error.shared) world.poison(error.code, error.what());

@@ -13,8 +13,8 @@ void agree(Comm* all, const World& world, const std::function<void()>& work);
 // What the group's first rank finds, on every rank; its error too.
 std::string from_first(Comm* all, const World& world, const std::function<std::string()>& find);
 
-// Ends this process at once with the error's code and `line` on stderr, and the other ranks with it; when the error is shared they end by themselves, and only the first one
-// prints. For errors in the middle of the work: what operations in flight write to must not be freed before the process is gone.
-[[noreturn]] void end_rank(World& world, const Error& error, const std::string& line);
+// In a handler, by the exception that is being handled: ends this process at once with the error's code and line, and the other ranks with it; when the error is shared they end by themselves, and only
+// the first one prints. For errors in the middle of the work: what operations in flight write to must not be freed before the process is gone.
+[[noreturn]] void end_rank(World& world);
 
 }  // namespace octet

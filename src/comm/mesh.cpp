@@ -19,7 +19,7 @@ Layout layout_of(const RunConfig& c, int rank, int ranks) {
   l.replicas = dp / l.shards;
   const int64_t per_turn = c.batch.micro * dp;
   if (c.batch.global % per_turn != 0) {
-    throw Error(ExitCode::config, fmt::format("{} samples, no multiple of {} data-parallel ranks times micro-batches of {}", c.batch.global, dp, c.batch.micro), "batch.global",
+    throw Error(ExitCode::config, fmt::format("{} sample{}, no multiple of {} data-parallel ranks times micro-batches of {}", c.batch.global, c.batch.global == 1 ? "" : "s", dp, c.batch.micro), "batch.global",
                 fmt::format("set it to a multiple of {}", per_turn));
   }
   l.tp_rank = rank % l.tp;
@@ -56,32 +56,31 @@ Mesh::Mesh(const RunConfig& config, World& world) : layout_(layout_of(config, wo
   if (l.tp > 1) dp_host_ = world.group("dp host", along(l.tp, l.dp(), l.dp_rank()));
   if (l.shards > 1) shards_ = world.group("shard", along(l.tp, l.shards, l.shard));
   if (l.replicas > 1) replicas_ = world.group("replica", along(l.tp * l.shards, l.replicas, l.replica));
-  if (l.shards > 1 && l.replicas > 1) dp_ = world.group("dp", along(l.tp, l.dp(), l.dp_rank()));
 }
 
 void Mesh::to_devices(const DeviceGroups& make) {
-  for (auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) {
+  for (auto* group : {&shards_, &replicas_, &tp_, &kv_}) {
     if (*group) *group = make(std::move(*group));
   }
 }
 
 int Mesh::device_groups() const {
   int n = 0;
-  for (const auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) n += *group ? 1 : 0;
+  for (const auto* group : {&shards_, &replicas_, &tp_, &kv_}) n += *group ? 1 : 0;
   return n;
 }
 
 void Mesh::set_deadline(double seconds) const {
   if (!world_) return;
   world_->set_deadline(seconds);
-  for (const auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) {
+  for (const auto* group : {&shards_, &replicas_, &tp_, &kv_}) {
     if (*group) (*group)->set_deadline(seconds);
   }
 }
 
 std::vector<const Comm*> Mesh::groups() const {
   std::vector<const Comm*> all;
-  for (const auto* group : {&all_, &dp_host_, &dp_, &shards_, &replicas_, &tp_, &kv_}) {
+  for (const auto* group : {&all_, &dp_host_, &shards_, &replicas_, &tp_, &kv_}) {
     if (*group) all.push_back(group->get());
   }
   return all;
@@ -89,7 +88,7 @@ std::vector<const Comm*> Mesh::groups() const {
 
 size_t Mesh::scratch_bytes() const {
   size_t bytes = 0;
-  for (const auto* group : {&dp_, &shards_, &replicas_, &tp_, &kv_}) {
+  for (const auto* group : {&shards_, &replicas_, &tp_, &kv_}) {
     if (*group) bytes += World::scratch_bytes((*group)->size());
   }
   return bytes;

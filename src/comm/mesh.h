@@ -47,7 +47,7 @@ class Mesh {
   // The rank that prints, and writes what all share.
   bool first() const { return rank_ == 0; }
 
-  // Before the groups are used, by all ranks: dp, shards, replicas, tp and kv work on devices' memory from now on.
+  // Before the groups are used, by all ranks: shards, replicas, tp and kv work on devices' memory from now on.
   void to_devices(const DeviceGroups& make);
   // Of operations that start from now on, on this rank; nothing alone.
   void set_deadline(double seconds) const;
@@ -66,8 +66,7 @@ class Mesh {
   Comm* all() const { return all_.get(); }
   // Host memory too: the data-parallel ranks' sums that the host needs.
   Comm* dp_host() const { return dp_host_ ? dp_host_.get() : all_.get(); }
-  // Memory of the device: gradients and weights. dp is there when shards and replicas both are not 1, or else is the one of them that is not.
-  Comm* dp() const { return dp_ ? dp_.get() : shards_ ? shards_.get() : replicas_.get(); }
+  // Memory of the device: gradients and weights. A sum over the data-parallel ranks is one over the shards, then one over the replicas.
   Comm* shards() const { return shards_.get(); }
   Comm* replicas() const { return replicas_.get(); }
   Comm* tp() const { return tp_.get(); }
@@ -80,7 +79,7 @@ class Mesh {
   std::string host_;
   std::vector<const Comm*> groups() const;
 
-  std::unique_ptr<Comm> all_, dp_host_, dp_, shards_, replicas_, tp_, kv_;
+  std::unique_ptr<Comm> all_, dp_host_, shards_, replicas_, tp_, kv_;
 };
 
 }  // namespace octet

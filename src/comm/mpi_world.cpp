@@ -85,6 +85,7 @@ std::string mpi_library() {
   int length = 0;
   if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "unknown";
   std::string library(text, static_cast<size_t>(std::max(0, length)));
+  std::replace(library.begin(), library.end(), '\t', ' ');   // MPICH's
   return library.substr(0, library.find_first_of(",\n"));   // "Open MPI v4.1.4"
 }
 

@@ -7,13 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <map>
 #include <mutex>
-#include <string_view>
 #include <thread>
 
 #include "comm/collective.h"
@@ -88,8 +85,7 @@ struct NcclComm::State {
   std::mutex mutex;                          // of what follows; not held in calls of NCCL
   Ticket started = 0;
   std::deque<Pending> pending;
-  std::map<Ticket, cudaEvent_t> recorded;    // `done` of recorded operations: they are part of a graph
-  std::vector<cudaEvent_t> spare, in_graphs;
+  std::vector<cudaEvent_t> spare;
   NcclClock::time_point last_end{};
   TrafficCount count;
   bool stop = false;
@@ -114,9 +110,6 @@ void NcclComm::State::settle(ncclResult_t rc, const char* what) {
 }
 
 void NcclComm::State::connect(Comm& host) {
-  // Read once by NCCL, before its first communicator.
-  const char* nvls = std::getenv("NCCL_NVLS_ENABLE");
-  if (!nvls || std::string_view(nvls) != "0") ::setenv("NCCL_NVLS_ENABLE", "0", 1);
   cuda(cudaGetDevice(&device), "cudaGetDevice");
   std::string id;
   if (rank == 0) {
@@ -154,8 +147,6 @@ cudaEvent_t NcclComm::State::event() {
 
 Comm::Ticket NcclComm::State::start(const Collective& call) {
   check_collective(call, name, size);
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  cuda(cudaStreamIsCapturing(compute, &capture), "cudaStreamIsCapturing");
   const cudaEvent_t ready = event(), done = event();
   cuda(cudaEventRecord(ready, compute), "cudaEventRecord");
   cuda(cudaStreamWaitEvent(stream, ready, 0), "cudaStreamWaitEvent");
@@ -167,12 +158,7 @@ Comm::Ticket NcclComm::State::start(const Collective& call) {
   const std::lock_guard lock(mutex);
   const Ticket ticket = ++started;
   count.add(call, sent);
-  if (capture == cudaStreamCaptureStatusNone) {
-    pending.push_back({ticket, describe(call), deadline_s, ready, done});
-  } else {
-    recorded[ticket] = done;
-    in_graphs.insert(in_graphs.end(), {ready, done});
-  }
+  pending.push_back({ticket, describe(call), deadline_s, ready, done});
   return ticket;
 }
 
@@ -219,7 +205,7 @@ void NcclComm::State::fault(ExitCode code, const std::string& text) {
 
 void NcclComm::State::watch() {
   cudaSetDevice(device);
-  // Asking for events must not disturb a recording in another thread.
+  // Asking for events must not disturb a recording (of a run's own work) in another thread.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   for (;;) {
@@ -296,13 +282,11 @@ NcclComm::~NcclComm() {
   try {
     s.settle(ncclCommFinalize(s.comm), "ncclCommFinalize");
   } catch (const Error& e) {
-    print_error_line(e.what());
+    s.fault(e.code, fmt::format("rank {} on {}: {}", s.world.rank(), s.world.hosts()[static_cast<size_t>(s.world.rank())], e.what()));
   }
   ncclCommDestroy(s.comm);
   cudaStreamDestroy(s.stream);
-  for (const auto* events : {&s.spare, &s.in_graphs}) {
-    for (cudaEvent_t e : *events) cudaEventDestroy(e);
-  }
+  for (cudaEvent_t e : s.spare) cudaEventDestroy(e);
 }
 
 Comm::Ticket NcclComm::start(const Collective& call) { return state_->start(call); }
@@ -311,10 +295,6 @@ void NcclComm::wait(Ticket ticket) {
   State& s = *state_;
   const std::lock_guard lock(s.mutex);   // the watcher must not give the event to another operation meanwhile
   OCTET_CHECK(ticket >= 1 && ticket <= s.started, "group {}: waits for operation {} of {}", name(), ticket, s.started);
-  if (const auto found = s.recorded.find(ticket); found != s.recorded.end()) {
-    s.cuda(cudaStreamWaitEvent(s.compute, found->second, 0), "cudaStreamWaitEvent");
-    return;
-  }
   for (const State::Pending& p : s.pending) {
     if (p.ticket == ticket) s.cuda(cudaStreamWaitEvent(s.compute, p.done, 0), "cudaStreamWaitEvent");
   }

@@ -1,14 +1,16 @@
 // NcclComm: the operations of a group on the memory of GPUs, one a rank, through NCCL. Only in builds with CUDA and NCCL (OCTET_HAVE_NCCL).
 //
-// Operations run on a stream of their own: each waits for the compute stream's work submitted before it, and wait() makes the compute stream (not the host) wait for it. Any of this may be
-// recorded in a CUDA graph of the compute stream, if what is started is also waited for within the recording. One thread issues the calls of all groups, in the same order on all ranks.
+// Operations run on a stream of their own: each waits for the compute stream's work submitted before it, and wait() makes the compute stream (not the host) wait for it. Not within a recording of a
+// CUDA graph. One thread issues the calls of all groups, in the same order on all ranks.
+//
+// Each group has an id of its own, carried by its group on the host. (ncclCommSplit would want a communicator of all ranks first, which nothing else uses: 570 MiB of each GPU.)
 //
 // A list is one group of NCCL's calls. Pieces of one size are NCCL's own reduce-scatter and all-gather; others are grouped ncclReduce and ncclBroadcast. Bytes that are only moved are moved as bytes. Maxima of f32 and f64 are taken on the
-// bits as unsigned integers, so that NaN counts: they need values without a sign (absolute maxima). Sums are in NCCL's order: the same for the same layout, since NVLS
-// (NCCL_NVLS_ENABLE), which adds in the switch, is switched off. Traffic counts by comm.h's formulas, an all-reduce always in pieces; which way NCCL sends is its own choice.
+// bits as unsigned integers, so that NaN counts: they need values without a sign (absolute maxima). Sums are in NCCL's order, of BF16 rounded at
+// each addition: the same for the same layout. NVLS, which adds in the switch, is switched off by the program unless NCCL_NVLS_ENABLE says otherwise. Traffic counts by comm.h's formulas, an all-reduce always in pieces; which way NCCL sends is its own choice.
 //
 // A thread watches operations: each has the deadline from when the compute stream's work before it and the operation before it are done. It and asynchronous errors of NCCL end the process as in world.h, after
-// World::poison (deadline: 31, NCCL or CUDA: 32). Recorded operations are watched for errors only. Calls of ours throw Error(device).
+// World::poison (deadline: 31, NCCL or CUDA: 32). A group that can not be finalized ends it likewise. Calls of ours throw Error(device).
 #pragma once
 #include <memory>
 

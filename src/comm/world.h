@@ -13,6 +13,9 @@
 
 namespace octet {
 
+// Of what ranks wait for until the program sets deadlines of its own: verifying a large checkpoint, or timing products, takes minutes.
+inline constexpr double startup_deadline_s = 3600;
+
 class World {
  public:
   struct Options {

@@ -80,8 +80,8 @@ void DataParallel::plan(const Work& work) {
 void DataParallel::begin_step() { std::fill(added_.begin(), added_.end(), false); }
 
 void DataParallel::start_sum(const Unit& unit, Tickets& tickets) {
-  if (!mesh_.dp() || unit.params.empty()) return;
-  Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.dp();
+  if (unit.params.empty() || (!mesh_.shards() && !mesh_.replicas())) return;
+  Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.replicas();
   std::vector<TensorInPieces> in_pieces;
   std::vector<Tensor> whole;
   for (const Param* p : unit.params) {
@@ -134,7 +134,7 @@ void DataParallel::finish_gradients(Ctx& ctx) {
     for (int slot = 0; slot < unit_slots; ++slot) settle(ctx, slot);
     follow_up(0);
     for (Tickets& tickets : sums_) {
-      for (const Comm::Ticket ticket : std::exchange(tickets, {})) (mesh_.shards() ? mesh_.shards() : mesh_.dp())->wait(ticket);
+      for (const Comm::Ticket ticket : std::exchange(tickets, {})) (mesh_.shards() ? mesh_.shards() : mesh_.replicas())->wait(ticket);
     }
     if (replica_sum_) mesh_.replicas()->wait(std::exchange(replica_sum_, 0));
   }
@@ -226,7 +226,7 @@ void DataParallel::sum_scalars(double* loss_sums, double* squares, QuantRegistry
   const Tensor losses{loss_sums, Dtype::f64, {2}}, all_squares{squares, Dtype::f64, {static_cast<int64_t>(model_.params().size())}};
   if (mesh_.shards()) mesh_.shards()->wait(mesh_.shards()->all_reduce(all_squares, Reduce::sum));
   // Ranks of tp have the same losses, parts of the squares, and parts of what quantizers saw or all of it.
-  for (const auto& [group, sums] : {std::pair{mesh_.dp(), losses}, {mesh_.tp(), all_squares}}) {
+  for (const auto& [group, sums] : {std::pair{mesh_.shards(), losses}, {mesh_.replicas(), losses}, {mesh_.tp(), all_squares}}) {
     if (!group) continue;
     Comm::Ticket last = group->all_reduce(sums, Reduce::sum);
     if (quant.sites() > 0) {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "comm/agree.h"
 #include "ops/reduce.h"
 #include "train/bench_step.h"
 #include "train/device_groups.h"
+#include "train/job.h"
 
 namespace octet {
 namespace {
@@ -33,9 +35,16 @@ CommBench bench_comm(const RunConfig& config, const std::vector<int64_t>& bytes,
   std::iota(everyone.begin(), everyone.end(), 0);
   const std::unique_ptr<Comm> all = world.group("all", everyone);
   const DeviceKind kind = device_kind(config.run.device);
-  Machine machine({kind, static_cast<int>(config.run.threads), GemmMath::blas, false, world.local_rank()});
+  std::optional<Machine> made;
+  agree(all.get(), world, [&] { made.emplace(Machine::Options{kind, static_cast<int>(config.run.threads), GemmMath::blas, false, world.local_rank()}); });
+  Machine& machine = *made;
   std::unique_ptr<Comm> group = world.group("bench", everyone);
-  if (kind == DeviceKind::cuda) group = device_groups(config, world, machine)(std::move(group));
+  if (kind == DeviceKind::cuda) {
+    check_gpus(config, world, *all, machine);
+    group = device_groups(config, world, machine)(std::move(group));
+  }
+  world.set_deadline(World::Options().deadline_s);
+  group->set_deadline(World::Options().deadline_s);
   const auto largest = static_cast<size_t>(*std::max_element(bytes.begin(), bytes.end()));
   Arena memory = machine.arena(largest), scratch;
   const Tensor whole = memory.alloc(Dtype::u8, {static_cast<int64_t>(largest)});

@@ -23,19 +23,16 @@ data::StepBatch own_part(const data::StepBatch& whole, const Layout& layout) {
   return own;
 }
 
-DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& whole, int rounds, bool trace, World& world, Comm* all) {
+DeviceStepTiming time_steps(const RunConfig& config, const data::StepBatch& whole, int rounds, bool trace, World& world, Mesh& mesh, Engine& engine) {
   constexpr int warm_up = 2;
   DeviceStepTiming t;
   t.recipe = config.precision.recipe;
-  Mesh mesh(config, world);
-  std::optional<Engine> made;
-  agree(all, world, [&] { made.emplace(config, Engine::Memory::plain, std::string(), &mesh); });
-  Engine& engine = *made;
   if (!mesh.alone()) join_devices(config, world, mesh, engine.machine());
   engine.join_ranks();
   const data::StepBatch batch = own_part(whole, mesh.layout());
   t.timed_products = engine.prepare_products({}).timed;
   t.planned_bytes = engine.memory().total();
+  mesh.set_deadline(World::Options().deadline_s);
   for (int s = 0; s < warm_up + rounds; ++s) {
     const double begin = now_ms();
     t.loss = engine.step(batch, s).loss;
@@ -58,6 +55,19 @@ DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& who
     t.trace = tracer.totals();
   }
   return t;
+}
+
+DeviceStepTiming time_recipe(const RunConfig& config, const data::StepBatch& whole, int rounds, bool trace, World& world, Comm* all) {
+  world.set_deadline(startup_deadline_s);
+  Mesh mesh(config, world);
+  std::optional<Engine> engine;
+  agree(all, world, [&] { engine.emplace(config, Engine::Memory::plain, std::string(), &mesh); });
+  try {
+    return time_steps(config, whole, rounds, trace, world, mesh, *engine);
+  } catch (...) {
+    if (mesh.alone()) throw;
+    end_rank(world);   // operations write to the engine's memory
+  }
 }
 
 }  // namespace

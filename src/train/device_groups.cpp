@@ -12,8 +12,7 @@ namespace {
 #ifdef OCTET_HAVE_NCCL
 constexpr bool has_nccl = true;
 
-// The ranks come together within seconds. Afterwards one may wait long for another, that reads a checkpoint or times products, until the loop sets deadlines of its own.
-constexpr double connect_deadline_s = 120, startup_deadline_s = 3600;
+constexpr double connect_deadline_s = 120;   // the ranks come together within seconds
 
 DeviceGroups nccl_groups(World& world, Machine& machine) {
   return [&world, &machine](std::unique_ptr<Comm> host) {

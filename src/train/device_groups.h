@@ -14,7 +14,7 @@ void check_backend(const RunConfig& config, bool cuda);
 // Device memory that NCCL takes for so many groups: its buffers and its kernels (measured: docs/benchmarks/multi_gpu.md).
 size_t nccl_bytes(int groups);
 
-// Both outlive the groups made with them.
+// Both outlive the operations of the groups made with them.
 DeviceGroups device_groups(const RunConfig& config, World& world, Machine& machine);
 DeviceCopies device_copies(Machine& machine);
 

@@ -99,8 +99,8 @@ void Engine::plan(const std::string& dump_modules) {
   plan_.scratch = scratch.high_water_bytes();
   plan_.state = state.high_water_bytes();
   plan_.overhead = machine_.overhead_bytes();
-  if (machine_.kind() == DeviceKind::cuda && uses_nccl(config_)) plan_.nccl = nccl_bytes(mesh_->device_groups());
-  else plan_.communication = mesh_->scratch_bytes();
+  if (machine_.kind() == DeviceKind::cpu) plan_.communication = mesh_->scratch_bytes();
+  else if (uses_nccl(config_)) plan_.nccl = nccl_bytes(mesh_->device_groups());
   // Four 32-bit numbers a token (data/loader.h), for each step read ahead, the one in use and the one being filled.
   const int64_t own_global = config_.batch.global / mesh_->layout().dp();
   const int64_t per_step = own_global / config_.batch.micro, ahead = (config_.data.prefetch + per_step - 1) / per_step + 1;
@@ -398,7 +398,9 @@ double Engine::evaluate(const std::vector<data::MicroBatch>& batches) {
     std::fill(silent.labels.begin(), silent.labels.end(), -1);
     model_->evaluate(pass, upload(silent));
   }
-  if (mesh_->dp()) mesh_->dp()->wait(mesh_->dp()->all_reduce({scalars_.loss_sums, Dtype::f64, {2}}, Reduce::sum));
+  for (Comm* group : {mesh_->shards(), mesh_->replicas()}) {
+    if (group) group->wait(group->all_reduce({scalars_.loss_sums, Dtype::f64, {2}}, Reduce::sum));
+  }
   double loss = 0;
   machine_.copy_out(&loss, scalars_.loss_sums, sizeof loss);
   return valid ? loss / static_cast<double>(valid) : 0.0;

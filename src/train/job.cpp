@@ -21,10 +21,10 @@ void check_job(const RunConfig& config, int rank, int ranks) {
   }
 }
 
-void join_devices(const RunConfig& config, World& world, Mesh& mesh, Machine& machine) {
-  const std::vector<std::string> uuids = exchange(*mesh.all(), machine.device_uuid());
-  // Ranks that share a GPU without having been asked to are a mistake in the launch.
-  agree(mesh.all(), world, [&] {
+// Ranks that share a GPU without having been asked to are a mistake in the launch.
+void check_gpus(const RunConfig& config, const World& world, Comm& all, const Machine& machine) {
+  const std::vector<std::string> uuids = exchange(all, machine.device_uuid());
+  agree(&all, world, [&] {
     for (size_t a = 0; a < uuids.size() && !config.parallel.share_gpus; ++a) {
       const auto b = static_cast<size_t>(std::find(uuids.begin(), uuids.begin() + static_cast<std::ptrdiff_t>(a), uuids[a]) - uuids.begin());
       if (b < a) {
@@ -33,6 +33,10 @@ void join_devices(const RunConfig& config, World& world, Mesh& mesh, Machine& ma
       }
     }
   });
+}
+
+void join_devices(const RunConfig& config, World& world, Mesh& mesh, Machine& machine) {
+  check_gpus(config, world, *mesh.all(), machine);
   mesh.to_devices(device_groups(config, world, machine));
 }
 

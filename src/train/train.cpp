@@ -48,7 +48,7 @@ std::string memory_table(const RunConfig& c, const MemoryPlan& m) {
   const auto sum = [](const auto& slots) { return std::accumulate(slots.begin(), slots.end(), size_t{0}); };
   if (sum(m.lent_grads) > 0) t.add_row({"gradients of the layers at hand (FP32)", human_bytes(sum(m.lent_grads))});
   if (sum(m.lent_working) > 0) t.add_row({"weights of the layers at hand, their images", human_bytes(sum(m.lent_working))});
-  if (!gpu && m.communication > 0) t.add_row({"communication", human_bytes(m.communication)});
+  if (m.communication > 0) t.add_row({"communication", human_bytes(m.communication)});
   t.add_row({"activations of a micro-batch", human_bytes(m.activations)});
   t.add_row({"scratch", human_bytes(m.scratch)});
   if (gpu) {
@@ -418,8 +418,7 @@ ExitCode train(const RunConfig& requested, const TrainOptions& options, const nl
   } catch (...) {
     if (mesh.alone()) throw;
     out.console->finish();
-    const Error e = caught_error();
-    end_rank(world, e, fmt::format("octet: error: {}", printable(e.what(), 2000)));
+    end_rank(world);
   }
 }
 

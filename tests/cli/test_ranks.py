@@ -132,6 +132,8 @@ class Ranks(octet_cli.Sandbox):
                  (4, ["--set", "parallel.dp_replicate=3"], "parallel.dp_replicate: 3, which does not divide the 4 data-parallel ranks of this job (set it to a divisor)"),
                  (2, ["--set", "model.no=1"], "model.no"),
                  (2, ["--dump", "1:*"], "--dump: a dump is of one process"),
+                 (2, ["--distributed-backend", "nccl"], 'parallel.backend: "nccl", but this run computes on CPUs (set it to "auto" or "mpi")'),
+                 (1, ["--distributed-backend", "gloo"], 'parallel.backend must be one of auto, nccl, mpi, not "gloo"'),
                  (2, ["--data-path", self.folder / "missing"], "missing"),
                  (3, ["--data-path", self.folder / "missing", "--dry-run", "--set", "batch.global=12"], "missing"),
                  (3, tp(2), "parallel.tp: 2, which does not divide the 3 ranks of this job (start a multiple of it)"),
@@ -158,6 +160,36 @@ class Ranks(octet_cli.Sandbox):
                 self.assertIn(text, errors[0])
                 self.assertIn(result.rc, (CONFIG, octet_cli.DATA))
                 self.assertFalse((self.folder / "refused").exists())
+
+    def test_what_gpus_exchange_through_is_planned_and_said(self):
+        if "built without CUDA" in octet("doctor").stdout:
+            self.skipTest("this octet was built without CUDA")
+        plan = lambda ranks, *more: mpirun(ranks, "train", "--config", self.config(), "--run-dir", self.folder / "planned", "--dry-run", "--set", "run.device=cuda", "batch.micro=2", *more).stdout
+        staged = plan(2, "parallel.backend=mpi")
+        self.assertIn("2 ranks: dp 2, zero 1, through the host's memory and MPI\n", staged)
+        self.assertNotRegex(staged, r"(?m)^NCCL ")
+        self.assertEqual(plan(2, "parallel.share_gpus=true"), staged)
+        nccl = plan(2)
+        if "through NCCL" not in nccl:
+            self.skipTest("this octet was built without NCCL")
+        self.assertIn("2 ranks: dp 2, zero 1, through NCCL\n", nccl)
+        self.assertRegex(nccl, r"(?m)^NCCL +860\.00 MiB$")
+        # Shards and replicas: two groups.
+        self.assertRegex(plan(4, "parallel.dp_replicate=2"), r"(?m)^NCCL +1\.40 GiB$")
+
+    def test_collectives_are_timed(self):
+        out = self.folder / "comm.json"
+        result = mpirun(2, "bench", "comm", "--mib", "1", "2", "--rounds", "1", "--json", out)
+        self.assertEqual(result.rc, OK, result)
+        self.assertRegex(result.stdout, r"^2 ranks, CPU, \d+ threads?, MPI\n")
+        rows = json.loads(out.read_text())["rows"]
+        self.assertEqual([(r["operation"], r["type"], r["bytes"]) for r in rows],
+                         [(o, t, n << 20) for o, t in (("all_reduce", "f32"), ("all_reduce", "bf16"), ("reduce_scatter", "f32"), ("reduce_scatter", "bf16"), ("all_gather", "bf16"), ("all_gather", "u8")) for n in (1, 2)])
+        for row in rows:
+            share = 1.0 if row["operation"] == "all_reduce" else 0.5
+            self.assertAlmostEqual(row["bus_bytes_per_s"] * row["ms"] * 1e-3 / (share * row["bytes"]), 1.0, places=6, msg=row)
+        alone = octet("bench", "comm")
+        self.assert_one_line(alone, octet_cli.USAGE, "needs several ranks", "mpirun -np N")
 
     def test_a_signal_to_one_rank_stops_all_behind_the_same_step(self):
         run = self.folder / "signalled"

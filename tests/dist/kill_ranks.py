@@ -52,7 +52,7 @@ def wait_until(condition, seconds, what):
 
 def train_command(prefix, run, parallel, steps, *more, device="cpu"):
     # Heads and MLP that four ranks can cut between blocks.
-    config = octet_cli.tiny_config(prefix, model={"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}, batch={"micro": 1, "global": 12}, run={"steps": steps, "device": device}, sched={"type": "constant", "warmup_steps": 2},
+    config = octet_cli.tiny_config(prefix, model={"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}, batch={"micro": 1, "global": 24}, run={"steps": steps, "device": device}, sched={"type": "constant", "warmup_steps": 2},
                                    ckpt={"interval": 3, "keep_last": 2}, guard={"deadline_s": DEADLINE_S}, eval={"interval": 20, "samples": 8})
     config["parallel"] = parallel
     config["precision"] = {"recipe": "blockwise"}
@@ -66,7 +66,7 @@ class Run:
         self.number, self.prefix, self.run = number, prefix, folder / f"run{number}"
         self.gpus, self.device = gpus, "cuda" if gpus else "cpu"
         self.ranks = gpus or self.random.choice([3, 4, 4])
-        self.tp = self.random.choice([1, self.ranks]) if gpus in (2, 4) else self.random.choice([1, 2, 2, 4]) if self.ranks == 4 else 1
+        self.tp = self.random.choice([n for n in (1, 2, 4) if gpus % n == 0]) if gpus else self.random.choice([1, 2, 2, 4]) if self.ranks == 4 else 1
         self.sequence = self.tp > 1 and self.random.choice([True, False])
         self.zero, self.replicate = self.random.randrange(4), self.random.choice([1, 2]) if self.ranks // self.tp in (2, 4) else 1
         if self.zero == 0:

@@ -1,6 +1,13 @@
 // Ranks on one device, their groups staged through the host: training steps against those of one rank on it, and against as many ranks on CPUs.
 #include "parity/ranks.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ranges>
+
+#include "train/job.h"
+
 namespace parity {
 namespace {
 
@@ -104,6 +111,57 @@ TEST_P(TokenCodesOnOneDevice, change_no_bit) {
   if (which == "tensorwise" || which == "delayed" || long_blocks || mx) {
     EXPECT_LE(share_of_bf16(codes, plain, "tp"), 0.52);
   }
+}
+
+// A GPU for each rank is the rule: here all have the first one.
+TEST(RanksOfOneGpu, are_refused_unless_it_is_wanted) {
+  RunConfig c = config("bf16", "cuda");
+  c.parallel.backend = "mpi";
+  run_local_ranks(2, [&](World& world) {
+    Mesh mesh(c, world);
+    Machine machine({DeviceKind::cuda, 1});
+    std::string refusal;
+    try {
+      join_devices(c, world, mesh, machine);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, ExitCode::config);
+      refusal = e.what();
+    }
+    EXPECT_NE(refusal.find("ranks 0 and 1 on "), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find("would share"), std::string::npos) << refusal;
+    RunConfig shared = c;
+    shared.parallel.share_gpus = true;
+    join_devices(shared, world, mesh, machine);
+    Arena memory = machine.arena(256), scratch;
+    const Tensor x = memory.alloc(Dtype::f32, {1});
+    const float mine = static_cast<float>(world.rank() + 1);
+    machine.copy_in(x.data, &mine, sizeof mine);
+    mesh.shards()->wait(mesh.shards()->all_reduce(x, Reduce::sum));
+    float sum = 0;
+    machine.copy_out(&sum, x.data, sizeof sum);
+    EXPECT_EQ(sum, 3.0f) << "the groups work on the device's memory";
+  });
+}
+
+// Each rank times for itself; what counts is the first rank's choice, where it has the product.
+TEST(RanksOfOneGpu, multiply_with_the_algorithms_of_the_first) {
+  RunConfig c = config("bf16", "cuda");
+  c.run.gemm_choice = "timed";
+  run_local_ranks(3, [&](World& world) {
+    c.batch.global = 3 * c.batch.micro;
+    const RunConfig own = c;
+    Mesh mesh(own, world);
+    Engine e(own, Engine::Memory::plain, {}, &mesh);
+    mesh.to_devices(staged_groups(device_copies(e.machine())));
+    const auto number = static_cast<uint64_t>(world.rank() + 1);
+    e.prepare_products({{"of all", {number}}, {fmt::format("of rank {} and behind", world.rank()), {number}}, {world.rank() > 0 ? "of all but the first" : "of the first", {number}}});
+    const ProductChoices choices = e.machine().product_choices();
+    EXPECT_EQ(choices.at("of all")[0], 1u);
+    EXPECT_EQ(choices.at("of all but the first")[0], 2u);
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(choices.at(fmt::format("of rank {} and behind", r))[0], static_cast<uint64_t>(r + 1));
+    EXPECT_GT(choices.size(), 6u) << "those of the products of a step too";
+    for (const std::string& theirs : exchange(*mesh.all(), fmt::format("{}", fmt::join(std::views::keys(choices), "|")))) EXPECT_EQ(theirs, fmt::format("{}", fmt::join(std::views::keys(choices), "|")));
+  });
 }
 
 #ifdef OCTET_SIMT

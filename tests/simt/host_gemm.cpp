@@ -78,7 +78,7 @@ void GemmPlans::run(const GemmProblem& p, const GemmTerm& term, const MatrixView
 // No algorithms to choose from: the words of a product are those it was given, or a function of its name, so that their way through checkpoints can be tested.
 std::pair<int, int> GemmPlans::tune(void*, size_t) { return {static_cast<int>(plans_.size()), 0}; }
 std::map<std::string, GemmPlans::Algorithm> GemmPlans::choices() const {
-  std::map<std::string, Algorithm> out;
+  std::map<std::string, Algorithm> out = wanted_;
   for (const auto& [p, plan] : plans_) {
     const std::string key = describe(p);
     const auto wanted = wanted_.find(key);

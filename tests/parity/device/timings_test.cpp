@@ -126,11 +126,6 @@ TEST_F(Timings, memory_bound) {
   const Tensor dgamma = random(Dtype::f32, {hidden});
   bytes("norm backward", n * 8, [&](Ctx& ctx) { cuda::rmsnorm_backward(ctx, x, delta, gamma, rstd, sum, y, dgamma); }, 0.2);
 
-  const MatrixView codes = mid.row.data;
-  bytes("transpose codes", wide * 2, [&](Ctx& ctx) { cuda::transpose(ctx, codes, mid.col.data); }, 0.4);
-  const MatrixView parts = Tensor{codes.data, codes.dtype, {8 * inner, tokens / 8}};
-  bytes("join the columns of 8 parts", wide * 2, [&](Ctx& ctx) { cuda::join_columns(ctx, parts, mid.col.data); }, 0.4);
-
   const HeadGeometry heads{32, 8, 128, 128, 1e-5f};
   const Tensor qkv = random(Dtype::bf16, {tokens, heads.qkv_width()}), table = random(Dtype::f32, {tokens, 128});
   Host places(Dtype::i32, {tokens});
@@ -171,6 +166,15 @@ TEST_F(Timings, memory_bound) {
 }
 
 // All parameters of a Llama-3-8B whose sides are a quarter: 291 tensors, 0.5 G weights, from a vocabulary's matrices to norms of 1024.
+// What gathered codes take besides.
+TEST_F(Timings, rearranged_codes) {
+  const auto wide = static_cast<double>(tokens * inner);
+  bytes("copy of codes", wide * 2, [from = random(Dtype::bf16, {tokens, inner / 2}), to = blank(Dtype::bf16, {tokens, inner / 2})](Ctx& ctx) { cuda::copy(ctx, from, to); }, 0.0);
+  const Tensor codes = blank(Dtype::e4m3, {tokens, inner}), turned = blank(Dtype::e4m3, {inner, tokens}), parts{codes.data, codes.dtype, {8 * inner, tokens / 8}};
+  bytes("transpose codes", wide * 2, [&](Ctx& ctx) { cuda::transpose(ctx, codes, turned); }, 0.4);
+  bytes("join the columns of 8 parts", wide * 2, [&](Ctx& ctx) { cuda::join_columns(ctx, parts, turned); }, 0.4);
+}
+
 TEST_F(Timings, optimizer) {
   const int64_t h = hidden / 4, kv = 256, mid = inner / 4, vocab = 128256 / 4;
   std::vector<Shape> shapes{{vocab, h}};

@@ -57,7 +57,7 @@ TEST(Mesh, GroupsJoinTheRanksOfTheirAxis) {
   std::set<int64_t> shards, replicas, dp;
   run_local_ranks(6, [&](World& world) {
     const Mesh mesh(config(3, 2), world);
-    const int64_t s = sum_of(*mesh.shards(), 1 << world.rank()), r = sum_of(*mesh.replicas(), 1 << world.rank()), d = sum_of(*mesh.dp(), 1 << world.rank());
+    const int64_t s = sum_of(*mesh.shards(), 1 << world.rank()), r = sum_of(*mesh.replicas(), 1 << world.rank()), d = sum_of(*mesh.dp_host(), 1 << world.rank());
     const std::lock_guard lock(mutex);
     shards.insert(s);
     replicas.insert(r);
