@@ -31,7 +31,7 @@ const char* const help =
     "On a CPU: the recipes in turn within each round, and OpenBLAS' threaded sgemm at the step's own shapes beside them.\n"
     "Figures of a shared machine are only good as ratios.\n"
     "On a GPU, or several under mpirun: one recipe after another, since a model may fill the card, with tokens a second and the memory in use.\n\n"
-    "  --config FILE...   config files, merged left to right; model, batch, data.seq_len and run.threads are used\n"
+    "  --config FILE...   config files, merged left to right, whole as octet train takes them; tokens are made up\n"
     "  --recipe NAME...   recipes to time; on a CPU beside bf16, where NAME+stats gathers FP8 health statistics in every step\n"
     "                     (default: delayed tensorwise rowwise blockwise, on a CPU mxfp8, on a GPU bf16)\n"
     "  --rounds N         rounds after one of warm-up (default 7)\n"
@@ -39,7 +39,8 @@ const char* const help =
     "  --trace            GPU: one more step with the time of each kind of operation, waiting for the device behind each\n"
     "  --json OUT         write every figure as JSON\n\n"
     "Examples\n  octet bench step --config configs/bench/cpu_step.json\n"
-    "  octet bench step --config configs/bench/llama3_8b_h200.json --recipe bf16 tensorwise\n";
+    "  octet bench step --config configs/bench/llama3_8b_h200.json --recipe bf16 tensorwise\n"
+    "  mpirun -np 2 octet bench step --config configs/bench/llama3_8b_h200.json --set batch.global=2\n";
 
 nlohmann::json to_json(const StepBench& b) {
   nlohmann::json steps = nlohmann::json::array();

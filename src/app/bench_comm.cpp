@@ -9,6 +9,7 @@
 #include "app/ranks.h"
 #include "comm/agree.h"
 #include "config/config_io.h"
+#include "config/nearest.h"
 #include "core/file_io.h"
 #include "core/version.h"
 #include "report/table.h"
@@ -65,6 +66,15 @@ struct CommRequest {
   bool help = false;
 };
 
+// Of a config that stands in for one, other values would change nothing.
+void check_key(const std::string& expression) {
+  const std::string key = expression.substr(0, expression.find('='));
+  for (const char* known : {"run.device", "run.threads", "parallel.backend", "parallel.share_gpus"}) {
+    if (key == known) return;
+  }
+  throw Error(ExitCode::config, fmt::format("{} does not matter to collective operations", printable(key)), "--set", "set run.device, run.threads, parallel.backend or parallel.share_gpus");
+}
+
 CommRequest read_comm_request(int argc, char** argv, const World& world) {
   const std::vector<cli::Flag> flags = {{"--mib", FlagTakes::values}, {"--rounds", FlagTakes::value}, {"--set", FlagTakes::values}, {"--json", FlagTakes::value}, {"--help", FlagTakes::nothing}};
   CommRequest r;
@@ -76,7 +86,10 @@ CommRequest read_comm_request(int argc, char** argv, const World& world) {
     if (g.name == "--json") r.json = g.values[0];
     for (const std::string& value : g.values) {
       if (g.name == "--mib") r.bytes.push_back(int64_t{bench_count(value, g.name)} << 20);
-      if (g.name == "--set") tree.set_expression(value);
+      if (g.name == "--set") {
+        check_key(value);
+        tree.set_expression(value);
+      }
     }
   }
   if (r.help) return r;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/cli.h"
+#include "comm/launch.h"
 #include "config/config_io.h"
 #include "config/nearest.h"
 #include "core/thread_pool.h"
@@ -17,7 +18,9 @@
 #include "cpu/cpu_ops.h"
 #include "recipe/hardware.h"
 #include "report/table.h"
+#include "train/device_groups.h"
 #include "train/engine.h"
+#include "train/job.h"
 #include "train/session.h"
 #ifdef OCTET_HAVE_CUDA
 #include "cuda/inventory.h"
@@ -32,7 +35,8 @@ const char* const doctor_help =
     "  native     the GPU has the matrix products\n"
     "  emulated   it has not; with precision.emulate the operands are multiplied in BF16, without it the recipe is refused\n"
     "  refused    neither\n"
-    "With a config: the same for its own recipe and rules, and whether octet train would start here: device, recipe, memory, data.\n\n"
+    "With a config: the same for its own recipe and rules, and whether octet train would start here, in one process: device, recipe, memory, data.\n"
+    "For several: octet train --dry-run under mpirun.\n\n"
     "  --config FILE...   config files, merged left to right\n"
     "  --set PATH=VALUE   set single values, e.g. --set run.device=cuda\n\n"
     "Exit code 1 when a config is given and the run could not start here. docs/reference/hardware.md explains the table.\n\n"
@@ -132,8 +136,10 @@ void print_gpus(Findings& f) { f.no_gpu = "this octet was built without CUDA"; }
 Findings print_machine() {
   Findings f;
   line("octet", fmt::format("{}, compiled by {}", version, compiler()));
+  line("MPI", mpi_library());
   print_processor(f);
   print_gpus(f);
+  line("NCCL", nccl_library().empty() ? "not in this build: ranks on GPUs would exchange through the host's memory" : nccl_library());
   if (f.gpus.empty()) line("GPU", "none: " + f.no_gpu);
   return f;
 }
@@ -230,6 +236,7 @@ DeviceKind chosen_device(const RunConfig& c, const Findings& f) {
 // Everything octet train checks before its first step, in its order; what it would take, or the error it would end with.
 std::string check_start(const RunConfig& c, const Findings& f) {
   const DeviceKind kind = chosen_device(c, f);
+  check_job(c, 0, 1);
   const DataSession data(c);
   Engine engine(c, Engine::Memory::plan_only);
   const size_t planned = engine.memory().total();

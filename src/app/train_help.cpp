@@ -52,7 +52,8 @@ std::string short_help() {
       "  octet train --help SECTION    keys and flags of one section: {}\n"
       "  octet train --help command    flags of the command itself, such as --dump and --strict\n"
       "  octet train --help optim.lr   one key\n"
-      "  octet train --help=all        everything; docs/reference/config.md has the same as a page\n",
+      "  octet train --help=all        everything; docs/reference/config.md has the same as a page\n"
+      "Several ranks or GPUs: mpirun -np N octet train ..., docs/reference/launch.md\n",
       fmt::join(config_sections(), " "));
   return text;
 }

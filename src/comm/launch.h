@@ -22,4 +22,7 @@ Launch find_launch(const EnvironmentLookup& lookup);
 // Error(device) with a hint when MPI has another number of ranks than the launcher started: each process would otherwise train by itself.
 void check_launch(const Launch& launch, int mpi_size, const std::string& mpi_library);
 
+// The MPI of this build: "Open MPI v4.1.4".
+std::string mpi_library();
+
 }  // namespace octet

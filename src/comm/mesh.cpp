@@ -10,7 +10,7 @@ Layout layout_of(const RunConfig& c, int rank, int ranks) {
   const ParallelConfig& p = c.parallel;
   Layout l;
   l.tp = static_cast<int>(p.tp);
-  if (ranks % l.tp != 0) throw Error(ExitCode::config, fmt::format("{}, which does not divide the {} rank{} of this job", p.tp, ranks, ranks == 1 ? "" : "s"), "parallel.tp", "start a multiple of it");
+  if (ranks % l.tp != 0) throw Error(ExitCode::config, fmt::format("{}, which does not divide the {} rank{} of this job", p.tp, ranks, ranks == 1 ? "" : "s"), "parallel.tp", fmt::format("start it with mpirun -np N, a multiple of {}", p.tp));
   const int dp = ranks / l.tp;
   if (p.dp_replicate > dp || dp % p.dp_replicate != 0) {
     throw Error(ExitCode::config, fmt::format("{}, which does not divide the {} data-parallel ranks of this job", p.dp_replicate, dp), "parallel.dp_replicate", "set it to a divisor");

@@ -80,15 +80,6 @@ class ProgramThread {
   pthread_t thread_{};
 };
 
-std::string mpi_library() {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-  int length = 0;
-  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "unknown";
-  std::string library(text, static_cast<size_t>(std::max(0, length)));
-  std::replace(library.begin(), library.end(), '\t', ' ');   // MPICH's
-  return library.substr(0, library.find_first_of(",\n"));   // "Open MPI v4.1.4"
-}
-
 void start_mpi(MpiGuard& guard, const Launch& launch, double deadline_s) {
   const std::string who = fmt::format("a process started by {}", launch.launcher);
   guard.arm(std::max(deadline_s, 120.0), ExitCode::deadline, fmt::format("{}: MPI_Init_thread does not come back", who));
@@ -102,6 +93,15 @@ void start_mpi(MpiGuard& guard, const Launch& launch, double deadline_s) {
 }
 
 }  // namespace
+
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "unknown";
+  std::string library(text, static_cast<size_t>(std::max(0, length)));
+  std::replace(library.begin(), library.end(), '\t', ' ');   // MPICH's
+  return library.substr(0, library.find_first_of(",\n"));   // "Open MPI v4.1.4"
+}
 
 size_t World::scratch_bytes(int ranks) { return ranks < 2 ? 0 : 2 * static_cast<size_t>(ranks - 1) * static_cast<size_t>(mpi_chunk_bytes(ranks)); }
 

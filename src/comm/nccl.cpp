@@ -47,6 +47,11 @@ bool all_equal(const Pieces& pieces, int size) {
 
 }  // namespace
 
+std::string nccl_version() {
+  int v = 0;   // 22809: major * 10000 + minor * 100 + patch
+  return ncclGetVersion(&v) == ncclSuccess ? fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100) : "unknown";
+}
+
 struct NcclComm::State {
   // An operation on its way. `ready`: the compute stream has come to it; `done`: it is over.
   struct Pending {
@@ -102,7 +107,7 @@ void NcclComm::State::settle(ncclResult_t rc, const char* what) {
     if (std::chrono::duration<double>(NcclClock::now() - begin).count() > deadline_s) {
       fault(ExitCode::deadline, fmt::format("rank {} on {}, group {}: {} has taken {} s", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, what, deadline_s.load()));
     }
-    // An operation is in its stream within some 20 us; a sleep is three times as long at least, and a step of many layers has hundreds of operations.
+    // NCCL's own thread has an operation in its stream within some 70 us (docs/benchmarks/multi_gpu.md). A sleep would double that, and a step of many layers has hundreds of operations.
     if (NcclClock::now() - begin < std::chrono::milliseconds(1)) std::this_thread::yield();
     else std::this_thread::sleep_for(std::chrono::microseconds(100));
   }

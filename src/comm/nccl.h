@@ -20,6 +20,9 @@ struct CUstream_st;
 
 namespace octet {
 
+// NCCL's version as it was loaded: "2.28.9".
+std::string nccl_version();
+
 class NcclComm : public Comm {
  public:
   // Collective over `host`, the same group on host memory: carries NCCL's id, gives rank, size and name. The caller's current CUDA device is the group's; `compute` is a stream of it. `world` is told

@@ -194,7 +194,7 @@ void check_parallel(const RunConfig& c) {
   for (const auto& [key, wanted] : {std::pair{"parallel.fp8_param_gather", p.fp8_param_gather}, {"parallel.fp8_activation_gather", p.fp8_activation_gather}}) {
     if (wanted && !quantizes) fail(key, fmt::format("true, but recipe {} quantizes nothing", c.precision.recipe), "set it to false, or choose an FP8 recipe");
   }
-  if (p.fp8_activation_gather && !p.sequence_parallel) fail("parallel.fp8_activation_gather", "true, but without parallel.sequence_parallel nothing is gathered", "set it to false");
+  if (p.fp8_activation_gather && !p.sequence_parallel) fail("parallel.fp8_activation_gather", "true, but without parallel.sequence_parallel nothing is gathered", "set that to true, or this to false");
 }
 
 void check_log(const LogConfig& l) {

@@ -14,6 +14,8 @@ constexpr bool has_nccl = true;
 
 constexpr double connect_deadline_s = 120;   // the ranks come together within seconds
 
+std::string loaded_version() { return nccl_version(); }
+
 DeviceGroups nccl_groups(World& world, Machine& machine) {
   return [&world, &machine](std::unique_ptr<Comm> host) {
     auto group = std::make_unique<NcclComm>(world, *host, machine.stream(), connect_deadline_s);
@@ -24,18 +26,22 @@ DeviceGroups nccl_groups(World& world, Machine& machine) {
 #else
 constexpr bool has_nccl = false;
 
+std::string loaded_version() { return {}; }
+
 DeviceGroups nccl_groups(World&, Machine&) { throw Error(ExitCode::internal, "NCCL in a build without it"); }
 #endif
 
 }  // namespace
 
+std::string nccl_library() { return loaded_version(); }
+
 bool uses_nccl(const RunConfig& c) { return c.parallel.backend == "nccl" || (c.parallel.backend == "auto" && has_nccl && !c.parallel.share_gpus); }
 
 void check_backend(const RunConfig& c, bool cuda) {
   if (c.parallel.backend != "nccl") return;
-  const std::string fix = "set it to \"auto\" or \"mpi\"";
+  const std::string fix = "set it to \"auto\" or \"mpi\"; octet doctor says what there is";
   if (!cuda) throw Error(ExitCode::config, "\"nccl\", but this run computes on CPUs", "parallel.backend", fix);
-  if (!has_nccl) throw Error(ExitCode::config, "\"nccl\", but this octet was built without NCCL", "parallel.backend", fix + ", or build with NCCL installed");
+  if (!has_nccl) throw Error(ExitCode::config, "\"nccl\", but this octet was built without NCCL", "parallel.backend", fix);
 }
 
 size_t nccl_bytes(int groups) {

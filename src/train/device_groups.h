@@ -7,6 +7,8 @@
 
 namespace octet {
 
+// NCCL's version; empty in a build without it.
+std::string nccl_library();
 // Of a job whose ranks compute on GPUs. "auto" is NCCL in a build that has it, unless ranks share a GPU, which NCCL refuses.
 bool uses_nccl(const RunConfig& config);
 // Errors: Error(config) for a backend that this build or these devices do not have. cuda: the run computes on GPUs.

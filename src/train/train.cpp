@@ -74,7 +74,7 @@ std::string banner(const RunConfig& c, Engine& engine, DataSession& data) {
   const int64_t per_step = c.batch.global * c.data.seq_len;
   Machine& machine = engine.machine();
   std::string text = fmt::format("octet {} | recipe {} | {} parameters | {} | gemm {}\n", version, r.name, human_count(static_cast<double>(parameter_count(c.model))), machine.name(),
-                                 machine.kind() == DeviceKind::cpu ? c.run.cpu_gemm : machine.product_library());
+                                 machine.kind() == DeviceKind::cpu ? c.run.cpu_gemm : machine.product_library().empty() ? "cuBLASLt" : machine.product_library());
   for (size_t k = 0; k < data.sources(); ++k) {
     const data::GptDataset& source = data.train(k);
     text += fmt::format("data: {} ({} tokens, {} epochs of the training split)", c.data.train[k].path, source.set().tokens(), source.epochs());
@@ -309,6 +309,9 @@ void load_start(StartingPoint& start, Engine& engine) {
 // Notes that are known now, and the errors that --strict makes of them.
 void complete_notes(const RunConfig& config, const TrainOptions& options, Engine& engine, StartingPoint& start) {
   const auto& recipe_notes = engine.model().precision().base().notes;
+  if (engine.machine().kind() == DeviceKind::cuda && !engine.mesh().alone() && config.parallel.backend == "auto" && !config.parallel.share_gpus && !uses_nccl(config)) {
+    start.notes.push_back("parallel.backend: this octet was built without NCCL, so GPUs exchange through the host's memory");
+  }
   start.notes.insert(start.notes.end(), recipe_notes.begin(), recipe_notes.end());
   // A run resumed behind the traced steps is no mistake: it has the trace already.
   if (config.log.profile && config.log.profile_start > config.run.steps) {
