@@ -202,7 +202,7 @@ TEST(Validate, TensorParallelism) {
   kept["model"]["intermediate_size"] = 400;
   EXPECT_NO_THROW(validated(kept));
   EXPECT_EQ(refused(with(2, true, true, "bf16")), "parallel.fp8_activation_gather: true, but recipe bf16 quantizes nothing (set it to false, or choose an FP8 recipe)");
-  EXPECT_EQ(refused(with(2, false, true)), "parallel.fp8_activation_gather: true, but without parallel.sequence_parallel nothing is gathered (set it to false)");
+  EXPECT_EQ(refused(with(2, false, true)), "parallel.fp8_activation_gather: true, but without parallel.sequence_parallel nothing is gathered (set that to true, or this to false)");
 }
 
 TEST(Validate, ChecksConfigsAssembledInCode) {
