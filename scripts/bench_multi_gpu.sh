@@ -6,7 +6,8 @@
 octet=build/release/octet
 data=""
 out=runs/multi_gpu
-gpus=$({ nvidia-smi -L 2>/dev/null || true; } | wc -l)
+present=$(gpu_count)
+gpus=$present
 share=""
 layers=8
 rounds=10
@@ -28,26 +29,13 @@ N GPUs, data parallelism (zero 1, the same work a GPU) and tensor with sequence 
 END
 }
 
-while [ $# -gt 0 ]; do
-  case $1 in
-    --share) share=1 ;;
-    --data | --out | --octet | --gpus | --layers | --rounds | --parts)
-      need_value "$1" $#
-      printf -v "${1#--}" '%s' "$2"
-      shift ;;
-    -h | --help) usage; exit 0 ;;
-    *) usage_error "unknown argument '$1'" ;;
-  esac
-  shift
-done
+read_flags "data out octet gpus layers rounds parts" "share" "$@"
 [ -n "$data" ] || usage_error "--data PREFIX is needed"
-for number in "$gpus" "$layers" "$rounds"; do
-  [[ $number =~ ^[0-9]+$ ]] || usage_error "'$number' is not a number"
-done
+need_count --layers "$layers"
+need_count --rounds "$rounds"
 for part in $parts; do
   [[ $part =~ ^(comm|equal|kill|scale)$ ]] || usage_error "unknown part '$part'; there are comm, equal, kill and scale"
 done
-present=$({ nvidia-smi -L 2>/dev/null || true; } | wc -l)
 if [ -n "$share" ]; then
   [ "$present" -ge 1 ] || die "needs a GPU, there is none"
   gpus=1

@@ -24,6 +24,31 @@ need_value() {
   [ "$2" -ge 2 ] || usage_error "$1 needs a value"
 }
 
+# read_flags "FLAG WITH VALUE..." "SWITCH..." ARGUMENT...: sets the variable of each flag's name, of a switch to 1. --help prints the caller's usage.
+read_flags() {
+  local with_value=$1 switches=$2 name
+  shift 2
+  while [ $# -gt 0 ]; do
+    name=${1#--}
+    if [ "$1" = -h ] || [ "$1" = --help ]; then
+      usage
+      exit 0
+    elif [[ $1 == --* && " $with_value " == *" $name "* ]]; then
+      need_value "$1" $#
+      printf -v "$name" '%s' "$2"
+      shift
+    elif [[ $1 == --* && " $switches " == *" $name "* ]]; then
+      printf -v "$name" 1
+    else
+      usage_error "unknown argument '$1'"
+    fi
+    shift
+  done
+}
+
+# GPUs that the driver lists; none also without one.
+gpu_count() { { nvidia-smi -L 2>/dev/null || true; } | wc -l; }
+
 need_count() {
   [[ $2 =~ ^[1-9][0-9]{0,8}$ ]] || usage_error "$1 needs a positive whole number, not '$2'"
 }

@@ -40,18 +40,8 @@ $fp8_weights parallel.fp8_param_gather, for $fp8_activations parallel.fp8_activa
 END
 }
 
-while [ $# -gt 0 ]; do
-  case $1 in
-    --few) few=1 ;;
-    --data | --out | --octet | --recipes | --ranks | --parts | --device | --backend | --jobs | --steps)
-      need_value "$1" $#
-      printf -v "${1#--}" '%s' "$2"
-      shift ;;
-    -h | --help) usage; exit 0 ;;
-    *) usage_error "unknown argument '$1'" ;;
-  esac
-  shift
-done
+read_flags "data out octet recipes ranks parts device backend jobs steps" "few" "$@"
+need_count --jobs "$jobs"
 [ -n "$data" ] || usage_error "--data PREFIX is needed"
 data=$(user_path "$data")
 octet=$(user_path "$octet")
@@ -68,7 +58,7 @@ fi
 
 mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none --mca btl_vader_single_copy_mechanism none)
 gpus=0
-[ "$device" = cpu ] || gpus=$({ nvidia-smi -L 2>/dev/null || true; } | wc -l)
+[ "$device" = cpu ] || gpus=$(gpu_count)
 [ -z "${CUDA_VISIBLE_DEVICES:-}" ] || gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
 
 # The second model, of the same size: heads and MLP that two and four ranks cut between blocks of every recipe; with four, two ranks have a copy of each key/value head.
@@ -89,7 +79,7 @@ train() {
     # Two ranks of one host on one GPU are refused by NCCL; so each says that it is a host.
     launch+=(-x NCCL_SOCKET_IFNAME=lo bash -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK exec "$@"' -)
   fi
-  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || true; done   # run_one notes what failed
   run_one "$name" "${launch[@]}" "$octet" train --config configs/models/tiny_byte.json configs/runs/quickstart.json "configs/recipes/$recipe.json" --data-path "$data" --run-dir "$out/$name" \
     --set run.device="$device" parallel.backend="$([ "$n" = 1 ] && echo auto || echo "$backend")" parallel.share_gpus=$share precision.emulate=true run.gemm_choice=heuristic run.steps="$steps" sched.warmup_steps=2 batch.micro=2 batch.global=$samples data.seq_len=128 eval.interval=5 eval.samples=5 ckpt.interval=0 log.tensorboard=false "$@" &
 }

@@ -128,7 +128,7 @@ StepRequest read_step_request(int argc, char** argv, const World& world) {
   if (r.help) return r;
   for (const std::string& e : expressions) tree.set_expression(e);
   // Of the recipes that are timed one after another each is validated with the config in its turn; here the first.
-  if (!r.recipes.empty()) tree.set("precision.recipe", r.recipes.front().substr(0, r.recipes.front().find('+')), "--recipe");
+  if (!r.recipes.empty()) tree.set("precision.recipe", timed_recipe(r.recipes.front()), "--recipe");
   r.config = from_json(tree.values, tree.origins);
   validate(r.config);
   const bool gpu = device_kind(r.config.run.device) == DeviceKind::cuda;

@@ -49,15 +49,6 @@ nlohmann::json to_json(const CommBench& b) {
   return {{"code_version", version}, {"bench", "comm"}, {"machine", b.machine}, {"backend", b.backend}, {"ranks", b.ranks}, {"rows", rows}};
 }
 
-// The sections that a config must have, and this benchmark has no use for.
-nlohmann::json minimal_config() {
-  return {{"model", {{"vocab_size", 257}, {"hidden_size", 128}, {"intermediate_size", 128}, {"num_hidden_layers", 1}, {"num_attention_heads", 1}, {"head_dim", 128}}},
-          {"data", {{"seq_len", 128}, {"split", "100,0,0"}, {"train", {{{"path", "synthetic"}}}}}},
-          {"batch", {{"micro", 1}, {"global", 1}}},
-          {"optim", {{"lr", 1e-4}}},
-          {"run", {{"steps", 1}}}};
-}
-
 struct CommRequest {
   RunConfig config;
   std::vector<int64_t> bytes;
@@ -79,7 +70,7 @@ CommRequest read_comm_request(int argc, char** argv, const World& world) {
   const std::vector<cli::Flag> flags = {{"--mib", FlagTakes::values}, {"--rounds", FlagTakes::value}, {"--set", FlagTakes::values}, {"--json", FlagTakes::value}, {"--help", FlagTakes::nothing}};
   CommRequest r;
   ConfigTree tree;
-  tree.values = minimal_config();
+  tree.values = stand_in_config(false);
   for (const cli::Given& g : cli::split_flags(argc - 1, argv + 1, flags)) {
     if (g.name == "--help") r.help = true;
     if (g.name == "--rounds") r.rounds = bench_count(g.values[0], g.name);
@@ -112,7 +103,7 @@ int run_bench_comm(int argc, char** argv) {
       if (world.rank() == 0) fmt::print("{}", bench_comm_help);
       return 0;
     }
-    const CommBench bench = bench_comm(r.config, r.bytes, r.rounds, world);
+    const CommBench bench = bench_comm(r.config, r.bytes, r.rounds, world, *all);
     agree(all.get(), world, [&] {
       if (world.rank() != 0) return;
       print(bench);

@@ -55,8 +55,9 @@ void print(const OpBench& b) {
   fmt::print("{}\n{}", b.machine, t.text());
 }
 
-// What stands in for a config: the layer shapes of Llama-3-8B.
-nlohmann::json default_config(bool gpu) {
+}  // namespace
+
+nlohmann::json stand_in_config(bool gpu) {
   return {{"model", {{"vocab_size", 128256}, {"hidden_size", 4096}, {"intermediate_size", 14336}, {"num_hidden_layers", 1}, {"num_attention_heads", 32}, {"num_key_value_heads", 8},
                      {"head_dim", 128}}},
           {"data", {{"seq_len", gpu ? 8192 : 128}, {"split", "100,0,0"}, {"train", {{{"path", "synthetic"}}}}}},
@@ -64,8 +65,6 @@ nlohmann::json default_config(bool gpu) {
           {"optim", {{"lr", 1e-4}}},
           {"run", {{"steps", 1}}}};
 }
-
-}  // namespace
 
 int run_bench_ops(const std::string& what, int argc, char** argv) {
   const std::vector<cli::Flag> flags = {{"--config", FlagTakes::values}, {"--recipe", FlagTakes::values}, {"--rounds", FlagTakes::value}, {"--set", FlagTakes::values},
@@ -92,7 +91,7 @@ int run_bench_ops(const std::string& what, int argc, char** argv) {
   const std::vector<std::string> recipes = asked.empty() ? std::vector<std::string>{"tensorwise", "delayed", "rowwise", "blockwise"} : asked;
   if (!given) {
     const bool on_cpu = std::find(expressions.begin(), expressions.end(), "run.device=cpu") != expressions.end() || device_kind("auto") == DeviceKind::cpu;
-    tree.values = default_config(!on_cpu);
+    tree.values = stand_in_config(!on_cpu);
   }
   for (const std::string& e : expressions) tree.set_expression(e);
   RunConfig config = from_json(tree.values, tree.origins);

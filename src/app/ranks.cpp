@@ -1,7 +1,6 @@
 #include "app/ranks.h"
 
 #include <cstdlib>
-#include <numeric>
 
 #include "comm/agree.h"
 
@@ -22,10 +21,7 @@ int run_job(const std::function<int(World&)>& program) {
 }
 
 std::unique_ptr<Comm> all_ranks(World& world) {
-  if (world.size() == 1) return nullptr;
-  std::vector<int> everyone(static_cast<size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return world.group("start", everyone);
+  return world.size() == 1 ? nullptr : world.group("start", world.everyone());
 }
 
 }  // namespace octet

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
+#include <algorithm>
 
 namespace octet {
 
@@ -47,49 +47,46 @@ Mesh::Mesh(const RunConfig& config, World& world) : layout_(layout_of(config, wo
     for (int i = 0; i < count; ++i) ranks.push_back(rank_ + (i - own) * stride);
     return ranks;
   };
-  std::vector<int> everyone(static_cast<size_t>(size_));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  all_ = world.group("all", everyone);
+  all_ = world.group("all", world.everyone());
   const Layout& l = layout_;
-  if (l.tp > 1) tp_ = world.group("tp", along(1, l.tp, l.tp_rank));
-  if (l.kv_copies > 1) kv_ = world.group("kv", along(1, l.kv_copies, l.tp_rank % l.kv_copies));
+  auto& [shards, replicas, tp, kv] = of_devices_;
+  if (l.tp > 1) tp = world.group("tp", along(1, l.tp, l.tp_rank));
+  if (l.kv_copies > 1) kv = world.group("kv", along(1, l.kv_copies, l.tp_rank % l.kv_copies));
   if (l.tp > 1) dp_host_ = world.group("dp host", along(l.tp, l.dp(), l.dp_rank()));
-  if (l.shards > 1) shards_ = world.group("shard", along(l.tp, l.shards, l.shard));
-  if (l.replicas > 1) replicas_ = world.group("replica", along(l.tp * l.shards, l.replicas, l.replica));
+  if (l.shards > 1) shards = world.group("shard", along(l.tp, l.shards, l.shard));
+  if (l.replicas > 1) replicas = world.group("replica", along(l.tp * l.shards, l.replicas, l.replica));
 }
 
 void Mesh::to_devices(const DeviceGroups& make) {
-  for (auto* group : {&shards_, &replicas_, &tp_, &kv_}) {
-    if (*group) *group = make(std::move(*group));
+  for (auto& group : of_devices_) {
+    if (group) group = make(std::move(group));
   }
 }
 
 int Mesh::device_groups() const {
-  int n = 0;
-  for (const auto* group : {&shards_, &replicas_, &tp_, &kv_}) n += *group ? 1 : 0;
-  return n;
+  return static_cast<int>(std::count_if(of_devices_.begin(), of_devices_.end(), [](const auto& group) { return group != nullptr; }));
 }
 
 void Mesh::set_deadline(double seconds) const {
   if (!world_) return;
   world_->set_deadline(seconds);
-  for (const auto* group : {&shards_, &replicas_, &tp_, &kv_}) {
-    if (*group) (*group)->set_deadline(seconds);
+  for (const auto& group : of_devices_) {
+    if (group) group->set_deadline(seconds);
   }
 }
 
 std::vector<const Comm*> Mesh::groups() const {
   std::vector<const Comm*> all;
-  for (const auto* group : {&all_, &dp_host_, &shards_, &replicas_, &tp_, &kv_}) {
-    if (*group) all.push_back(group->get());
+  for (const Comm* group : {all_.get(), dp_host_.get(), shards(), replicas(), tp(), kv()}) {
+    if (group) all.push_back(group);
   }
   return all;
 }
 
 size_t Mesh::scratch_bytes() const {
   size_t bytes = 0;
-  for (const auto* group : {&shards_, &replicas_, &tp_, &kv_}) {
-    if (*group) bytes += World::scratch_bytes((*group)->size());
+  for (const auto& group : of_devices_) {
+    if (group) bytes += World::scratch_bytes(group->size());
   }
   return bytes;
 }

@@ -5,6 +5,7 @@
 // by its place in shard. Tensor-parallel peers see the same samples and have parts of each matrix (model/tensor_parallel.h). Where there are more of them than key/value heads, those that have
 // the same head are a group too (kv).
 #pragma once
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,10 +68,10 @@ class Mesh {
   // Host memory too: the data-parallel ranks' sums that the host needs.
   Comm* dp_host() const { return dp_host_ ? dp_host_.get() : all_.get(); }
   // Memory of the device: gradients and weights. A sum over the data-parallel ranks is one over the shards, then one over the replicas.
-  Comm* shards() const { return shards_.get(); }
-  Comm* replicas() const { return replicas_.get(); }
-  Comm* tp() const { return tp_.get(); }
-  Comm* kv() const { return kv_.get(); }
+  Comm* shards() const { return of_devices_[0].get(); }
+  Comm* replicas() const { return of_devices_[1].get(); }
+  Comm* tp() const { return of_devices_[2].get(); }
+  Comm* kv() const { return of_devices_[3].get(); }
 
  private:
   Layout layout_;
@@ -79,7 +80,8 @@ class Mesh {
   std::string host_;
   std::vector<const Comm*> groups() const;
 
-  std::unique_ptr<Comm> all_, dp_host_, shards_, replicas_, tp_, kv_;
+  std::unique_ptr<Comm> all_, dp_host_;
+  std::array<std::unique_ptr<Comm>, 4> of_devices_;   // shards, replicas, tp, kv
 };
 
 }  // namespace octet

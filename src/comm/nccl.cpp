@@ -66,6 +66,8 @@ struct NcclComm::State {
   State(World& world_, std::string name_, int rank_, int size_, cudaStream_t compute_, double deadline)
       : world(world_), name(std::move(name_)), rank(rank_), size(size_), compute(compute_), deadline_s(deadline) {}
 
+  // Of messages that other ranks repeat.
+  std::string who() const { return fmt::format("rank {} on {}, group {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name); }
   void cuda(cudaError_t error, const char* what) const { cuda_must_for(name, error, what); }
   void settle(ncclResult_t rc, const char* what);
   void connect(Comm& host);
@@ -105,7 +107,7 @@ void NcclComm::State::settle(ncclResult_t rc, const char* what) {
     if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) nccl_fail(what, "the communicator's state can not be read", name);
     if (state != ncclInProgress) break;
     if (std::chrono::duration<double>(NcclClock::now() - begin).count() > deadline_s) {
-      fault(ExitCode::deadline, fmt::format("rank {} on {}, group {}: {} has taken {} s", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, what, deadline_s.load()));
+      fault(ExitCode::deadline, fmt::format("{}: {} has taken {} s", who(), what, deadline_s.load()));
     }
     // NCCL's own thread has an operation in its stream within some 70 us (docs/benchmarks/multi_gpu.md). A sleep would double that, and a step of many layers has hundreds of operations.
     if (NcclClock::now() - begin < std::chrono::milliseconds(1)) std::this_thread::yield();
@@ -223,7 +225,7 @@ void NcclComm::State::watch() {
     if (const std::unique_lock lock(calls, std::try_to_lock); lock && ncclCommGetAsyncError(comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress) {
       const std::lock_guard of_pending(mutex);
       const std::string during = pending.empty() ? std::string() : fmt::format("{}, operation {}: ", pending.front().what, pending.front().ticket);
-      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {}NCCL reports {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, during, ncclGetErrorString(state),
+      fault(ExitCode::device, fmt::format("{}: {}NCCL reports {}: {}", who(), during, ncclGetErrorString(state),
                                           ncclGetLastError(comm)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -237,7 +239,7 @@ void NcclComm::State::check_pending() {
     const cudaError_t error = cudaEventQuery(e);
     if (error == cudaSuccess) return true;
     if (error != cudaErrorNotReady) {
-      fault(ExitCode::device, fmt::format("rank {} on {}, group {}: {}, operation {}: {}", world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, pending.front().what, pending.front().ticket,
+      fault(ExitCode::device, fmt::format("{}: {}, operation {}: {}", who(), pending.front().what, pending.front().ticket,
                                           cudaGetErrorString(error)));
     }
     return false;
@@ -256,8 +258,8 @@ void NcclComm::State::check_pending() {
     }
     const double seconds = p.running ? std::chrono::duration<double>(now - std::max(p.begin, last_end)).count() : 0;
     if (seconds > p.deadline_s) {
-      fault(ExitCode::deadline, fmt::format("rank {} on {}, group {}: {}, operation {}, has taken {:.1f} s of the {} s that it may take (guard.deadline_s); NCCL does not tell which rank it waits for",
-                                            world.rank(), world.hosts()[static_cast<size_t>(world.rank())], name, p.what, p.ticket, seconds, p.deadline_s));
+      fault(ExitCode::deadline, fmt::format("{}: {}, operation {}, has taken {:.1f} s of the {} s that it may take (guard.deadline_s); NCCL does not tell which rank it waits for",
+                                            who(), p.what, p.ticket, seconds, p.deadline_s));
     }
     return;
   }
@@ -287,7 +289,7 @@ NcclComm::~NcclComm() {
   try {
     s.settle(ncclCommFinalize(s.comm), "ncclCommFinalize");
   } catch (const Error& e) {
-    s.fault(e.code, fmt::format("rank {} on {}: {}", s.world.rank(), s.world.hosts()[static_cast<size_t>(s.world.rank())], e.what()));
+    s.fault(e.code, fmt::format("{}: {}", s.who(), e.what()));
   }
   ncclCommDestroy(s.comm);
   cudaStreamDestroy(s.stream);

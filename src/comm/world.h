@@ -5,6 +5,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,12 @@ class World {
   int local_size() const { return local_size_; }
   // By rank.
   const std::vector<std::string>& hosts() const { return hosts_; }
+  // All ranks, for group().
+  std::vector<int> everyone() const {
+    std::vector<int> ranks(static_cast<size_t>(size_));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
 
   // A group on host memory. Called by every rank in `ranks` (of this world, ascending; the caller is one of them), and by them in the same order. The world outlives its groups.
   virtual std::unique_ptr<Comm> group(const std::string& name, const std::vector<int>& ranks) = 0;

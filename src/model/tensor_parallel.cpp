@@ -34,15 +34,14 @@ void TensorParallel::gather(Ctx& ctx, const Tensor& whole) const {
 
 Tensor TensorParallel::gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64_t all_tokens) const {
   const Tensor whole = arena.alloc(own.dtype, {all_tokens, own.cols()});
-  const RowRange mine = tokens(all_tokens);
-  ops::copy(ctx, own, whole.slice_rows(mine.first, mine.count));
-  gather(ctx, whole);
+  gather_rows(ctx, own, whole);
   return whole;
 }
 
 void TensorParallel::gather_rows(Ctx& ctx, const Tensor& own, const Tensor& whole) const {
-  ops::copy(ctx, own, whole.slice_rows(rank * own.rows(), own.rows()));
-  gather_equal(ctx, whole);
+  const RowRange mine = tokens(whole.rows());
+  ops::copy(ctx, own, whole.slice_rows(mine.first, mine.count));
+  gather(ctx, whole);
 }
 
 // A gather moves contiguous pieces, and columns of a matrix are none.

@@ -44,7 +44,7 @@ struct TensorParallel {
   void gather(Ctx& ctx, const Tensor& whole) const;
   // The same from this rank's tokens, own [tokens(T), W], in memory of `arena`.
   Tensor gathered(Ctx& ctx, Arena& arena, const Tensor& own, int64_t all_tokens) const;
-  // whole = the ranks' equal parts, of which `own` is this rank's: one below the other; side by side, of each its first columns (scratch memory for all parts).
+  // whole = the ranks' parts, of which `own` is this rank's: one below the other, as tokens are dealt; side by side, equal ones, of each its first columns (scratch memory for all parts).
   void gather_rows(Ctx& ctx, const Tensor& own, const Tensor& whole) const;
   void gather_columns(Ctx& ctx, const Tensor& own, const MatrixView& whole) const;
   // Elements of all ranks, equally many of each, one rank's behind the other's.

@@ -80,8 +80,8 @@ void DataParallel::plan(const Work& work) {
 void DataParallel::begin_step() { std::fill(added_.begin(), added_.end(), false); }
 
 void DataParallel::start_sum(const Unit& unit, Tickets& tickets) {
-  if (unit.params.empty() || (!mesh_.shards() && !mesh_.replicas())) return;
-  Comm& group = mesh_.shards() ? *mesh_.shards() : *mesh_.replicas();
+  if (unit.params.empty() || !sum_group()) return;
+  Comm& group = *sum_group();
   std::vector<TensorInPieces> in_pieces;
   std::vector<Tensor> whole;
   for (const Param* p : unit.params) {
@@ -134,7 +134,7 @@ void DataParallel::finish_gradients(Ctx& ctx) {
     for (int slot = 0; slot < unit_slots; ++slot) settle(ctx, slot);
     follow_up(0);
     for (Tickets& tickets : sums_) {
-      for (const Comm::Ticket ticket : std::exchange(tickets, {})) (mesh_.shards() ? mesh_.shards() : mesh_.replicas())->wait(ticket);
+      for (const Comm::Ticket ticket : std::exchange(tickets, {})) sum_group()->wait(ticket);
     }
     if (replica_sum_) mesh_.replicas()->wait(std::exchange(replica_sum_, 0));
   }
@@ -295,24 +295,21 @@ void DataParallel::prove_sums(const Work& work, Machine& machine) {
   }
 }
 
-// The gradient of a key/value head that several ranks have is summed on the way (Linear::sum_copies): marks of those ranks must be in it.
+// The gradient of a key/value head that several ranks have is summed on the way (Linear::sum_copies), over neighbours of tp: their marks must be in a sum of that group. In memory of some gradient.
 void DataParallel::prove_copies(const Work& work, Machine& machine) {
   if (!mesh_.kv()) return;
   const Layout& l = mesh_.layout();
-  const auto shared = std::find_if(model_.params().begin(), model_.params().end(), [&](const auto& p) { return p->copies > 1 && p->copies == l.kv_copies && p->tp_gradient == TpGradient::complete; });
-  OCTET_CHECK(shared != model_.params().end(), "no parameter is shared by {} ranks", l.kv_copies);
-  const Param& p = **shared;
-  const int64_t marks = std::min<int64_t>(p.grad.elements(), (l.tp + marks_an_element - 1) / marks_an_element);
-  const Tensor x{p.grad.data, Dtype::f32, {marks}};
+  const int first = l.tp_rank - l.tp_rank % l.kv_copies;
+  const Tensor x{model_.params().front()->grad.data, Dtype::f32, {(l.tp + marks_an_element - 1) / marks_an_element}};
   machine.write(x, [&](const Tensor& host) {
-    for (int64_t e = 0; e < marks; ++e) host.as<float>()[e] = mark(l.tp_rank, e);
+    for (int64_t e = 0; e < host.elements(); ++e) host.as<float>()[e] = mark(l.tp_rank, e);
   });
   mesh_.kv()->wait(mesh_.kv()->all_reduce(x, Reduce::sum));
   machine.read(x, [&](const Tensor& host) {
-    for (int64_t e = 0; e < marks; ++e) {
+    for (int64_t e = 0; e < host.elements(); ++e) {
       float all = 0;
-      for (int r = l.tp_rank - p.copy; r < l.tp_rank - p.copy + p.copies; ++r) all += mark(r, e);
-      OCTET_CHECK(host.as<float>()[e] == all, "the gradient of {} is summed over other ranks than the {} of tp that have it", p.name, p.copies);
+      for (int r = first; r < first + l.kv_copies; ++r) all += mark(r, e);
+      OCTET_CHECK(host.as<float>()[e] == all, "the gradient of a key/value head is summed over other ranks than the {} of tp that have it", l.kv_copies);
     }
   });
   ops::zero(work.ctx, x);

@@ -81,6 +81,8 @@ class DataParallel {
   void wait_for_weights(size_t unit);
   void start_replica_sum(size_t unit);
   void follow_up(size_t keep);
+  // Of a unit's gradients; null where nobody shares them.
+  Comm* sum_group() const { return mesh_.shards() ? mesh_.shards() : mesh_.replicas(); }
   void prove_sums(const Work& work, Machine& machine);
   void prove_copies(const Work& work, Machine& machine);
   void prove_gathers(const Work& work, Machine& machine);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 
 #include "comm/agree.h"
@@ -30,17 +29,14 @@ Comm::Ticket start(Comm& group, const std::string& operation, const Tensor& x) {
 
 }  // namespace
 
-CommBench bench_comm(const RunConfig& config, const std::vector<int64_t>& bytes, int rounds, World& world) {
-  std::vector<int> everyone(static_cast<size_t>(world.size()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  const std::unique_ptr<Comm> all = world.group("all", everyone);
+CommBench bench_comm(const RunConfig& config, const std::vector<int64_t>& bytes, int rounds, World& world, Comm& all) {
   const DeviceKind kind = device_kind(config.run.device);
   std::optional<Machine> made;
-  agree(all.get(), world, [&] { made.emplace(Machine::Options{kind, static_cast<int>(config.run.threads), GemmMath::blas, false, world.local_rank()}); });
+  agree(&all, world, [&] { made.emplace(Machine::Options{kind, static_cast<int>(config.run.threads), GemmMath::blas, false, world.local_rank()}); });
   Machine& machine = *made;
-  std::unique_ptr<Comm> group = world.group("bench", everyone);
+  std::unique_ptr<Comm> group = world.group("bench", world.everyone());
   if (kind == DeviceKind::cuda) {
-    check_gpus(config, world, *all, machine);
+    check_gpus(config, world, all, machine);
     group = device_groups(config, world, machine)(std::move(group));
   }
   world.set_deadline(World::Options().deadline_s);
@@ -53,14 +49,14 @@ CommBench bench_comm(const RunConfig& config, const std::vector<int64_t>& bytes,
 
   CommBench bench{machine.name(), kind == DeviceKind::cuda && uses_nccl(config) ? "NCCL" : "MPI", world.size(), {}};
   const auto time_ms = [&](const std::string& operation, const Tensor& x, int64_t count) {   // of the slowest rank
-    barrier(*all);
+    barrier(all);
     const double begin = now_ms();
     Comm::Ticket last = 0;
     for (int64_t i = 0; i < count; ++i) last = start(*group, operation, x);
     group->wait(last);
     machine.synchronize();
     constexpr double ns_per_ms = 1e6;
-    return static_cast<double>(max_of(*all, std::llround((now_ms() - begin) * ns_per_ms))) / ns_per_ms / static_cast<double>(count);
+    return static_cast<double>(max_of(all, std::llround((now_ms() - begin) * ns_per_ms))) / ns_per_ms / static_cast<double>(count);
   };
   for (const Payload& p : payloads) {
     for (const int64_t size : bytes) {

@@ -24,7 +24,7 @@ struct CommBench {
   std::vector<CommTiming> rows;
 };
 
-// bytes: sizes of tensors. The result is the same on every rank. A round repeats an operation until it takes 20 ms.
-CommBench bench_comm(const RunConfig& config, const std::vector<int64_t>& bytes, int rounds, World& world);
+// bytes: sizes of tensors. all: the group of all ranks, of the host. The result is the same on every rank. A round repeats an operation until it takes 20 ms.
+CommBench bench_comm(const RunConfig& config, const std::vector<int64_t>& bytes, int rounds, World& world, Comm& all);
 
 }  // namespace octet

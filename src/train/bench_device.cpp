@@ -13,16 +13,6 @@
 namespace octet {
 namespace {
 
-// Of a step's micro-batches this rank's.
-data::StepBatch own_part(const data::StepBatch& whole, const Layout& layout) {
-  data::StepBatch own;
-  for (auto m = static_cast<size_t>(layout.dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(layout.dp())) {
-    own.micro.push_back(whole.micro[m]);
-    own.valid_tokens += whole.micro[m].valid_tokens;
-  }
-  return own;
-}
-
 DeviceStepTiming time_steps(const RunConfig& config, const data::StepBatch& whole, int rounds, bool trace, World& world, Mesh& mesh, Engine& engine) {
   constexpr int warm_up = 2;
   DeviceStepTiming t;

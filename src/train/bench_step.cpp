@@ -67,6 +67,15 @@ data::StepBatch random_batch(const RunConfig& c) {
   return step;
 }
 
+data::StepBatch own_part(const data::StepBatch& whole, const Layout& layout) {
+  data::StepBatch own;
+  for (auto m = static_cast<size_t>(layout.dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(layout.dp())) {
+    own.micro.push_back(whole.micro[m]);
+    own.valid_tokens += whole.micro[m].valid_tokens;
+  }
+  return own;
+}
+
 StepBench bench_step(const RunConfig& config, const std::vector<std::string>& recipes, int rounds) {
   StepBench bench;
   const data::StepBatch batch = random_batch(config);
@@ -77,9 +86,8 @@ StepBench bench_step(const RunConfig& config, const std::vector<std::string>& re
   names.insert(names.end(), recipes.begin(), recipes.end());
   for (const std::string& name : names) {
     RunConfig c = config;
-    const bool stats = name.ends_with(with_statistics);
-    c.precision.recipe = stats ? name.substr(0, name.size() - with_statistics.size()) : name;
-    c.log.stats_interval = stats ? 1 : 0;
+    c.precision.recipe = timed_recipe(name);
+    c.log.stats_interval = name.ends_with(with_statistics) ? 1 : 0;
     validate(c);
     engines.push_back(std::make_unique<Engine>(c));
     bench.steps.push_back({name, {}, 0, 0, 0, 0});

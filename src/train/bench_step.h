@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/mesh.h"
 #include "config/run_config.h"
 #include "data/loader.h"
 
@@ -30,9 +31,13 @@ double now_ms();
 double median(std::vector<double> v);
 // A step's worth of random tokens, a function of the seed; every token has a label.
 data::StepBatch random_batch(const RunConfig& config);
+// This rank's micro-batches of a step: the data-parallel ranks take them in turn, as the loader does.
+data::StepBatch own_part(const data::StepBatch& whole, const Layout& layout);
 
 // Behind a recipe's name: every step gathers FP8 health statistics.
 inline constexpr std::string_view with_statistics = "+stats";
+// The recipe that a name times.
+inline std::string timed_recipe(const std::string& name) { return name.ends_with(with_statistics) ? name.substr(0, name.size() - with_statistics.size()) : name; }
 
 // config: validated; its data section is not used (random tokens). recipes: besides bf16, e.g. "blockwise", "blockwise+stats".
 StepBench bench_step(const RunConfig& config, const std::vector<std::string>& recipes, int rounds);

@@ -14,8 +14,6 @@ constexpr bool has_nccl = true;
 
 constexpr double connect_deadline_s = 120;   // the ranks come together within seconds
 
-std::string loaded_version() { return nccl_version(); }
-
 DeviceGroups nccl_groups(World& world, Machine& machine) {
   return [&world, &machine](std::unique_ptr<Comm> host) {
     auto group = std::make_unique<NcclComm>(world, *host, machine.stream(), connect_deadline_s);
@@ -26,14 +24,16 @@ DeviceGroups nccl_groups(World& world, Machine& machine) {
 #else
 constexpr bool has_nccl = false;
 
-std::string loaded_version() { return {}; }
-
 DeviceGroups nccl_groups(World&, Machine&) { throw Error(ExitCode::internal, "NCCL in a build without it"); }
 #endif
 
 }  // namespace
 
-std::string nccl_library() { return loaded_version(); }
+#ifdef OCTET_HAVE_NCCL
+std::string nccl_library() { return nccl_version(); }
+#else
+std::string nccl_library() { return {}; }
+#endif
 
 bool uses_nccl(const RunConfig& c) { return c.parallel.backend == "nccl" || (c.parallel.backend == "auto" && has_nccl && !c.parallel.share_gpus); }
 

@@ -39,7 +39,7 @@ std::vector<uint8_t> tiles_of(Rig& rig, const Grid& g, const std::vector<float>&
   const Tensor on_device = rig.upload(stored), tiles = rig.upload(Host(Dtype::u8, {cuda::tiled_scale_bytes(g.rows, g.blocks)}), true);
   cuda::BlockScales s{on_device.as<float>(), g.by_columns ? 1 : stride, g.by_columns ? stride : 1, grid_rows, g.blocks, g.rows, g.block_rows, tiles.as<uint8_t>(), nullptr};
   if (fit) s.fit = rig.upload_value(*fit);
-  cuda::launch_tile_scales(rig.device().stream(), s);
+  cuda::launch_scale_tiles(rig.device().stream(), s);
   rig.device().synchronize();
   if (fit) *fit = rig.download_value(s.fit);
   std::vector<uint8_t> bytes = rig.download(tiles).bytes();

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "parity/parity_run.h"
+#include "train/bench_step.h"
 #include "train/device_groups.h"
 
 namespace parity {
@@ -43,12 +44,7 @@ inline Outcome run(RunConfig c, int ranks, int64_t zero, int tp = 1, const Group
     e.join_ranks();
     e.prepare_products({});
     for (int64_t s = 0; s < many_steps; ++s) {
-      data::StepBatch own, whole = test::random_step(c, s % 8);
-      for (size_t m = static_cast<size_t>(mesh.layout().dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(mesh.layout().dp())) {
-        own.micro.push_back(whole.micro[m]);
-        own.valid_tokens += whole.micro[m].valid_tokens;
-      }
-      const StepResult r = e.step(own, s);
+      const StepResult r = e.step(own_part(test::random_step(c, s % 8), mesh.layout()), s);
       if (mesh.first()) seen.steps.push_back(r);
     }
     const double validation = e.evaluate(test::random_step(c, 50).micro);

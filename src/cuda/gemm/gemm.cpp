@@ -34,7 +34,7 @@ Operand tiled(Ctx& ctx, const Operand& o, TwoLevelFit* fit) {
   }
   if (ctx.planning()) return out;
   CUstream_st* stream = ctx.cuda().stream();
-  launch_tile_scales(stream, {o.scale_inv.as<float>(), o.scale_row_stride, o.scale_col_stride, o.scale_inv.rows(), o.scale_inv.cols(), o.rows(), o.block_rows, out.scale_inv.as<uint8_t>(), fit});
+  launch_scale_tiles(stream, {o.scale_inv.as<float>(), o.scale_row_stride, o.scale_col_stride, o.scale_inv.rows(), o.scale_inv.cols(), o.rows(), o.block_rows, out.scale_inv.as<uint8_t>(), fit});
   if (fp4) launch_pack_e2m1(stream, static_cast<const uint8_t*>(o.data.data), o.data.ld, o.rows(), o.k(), static_cast<uint8_t*>(out.data.data));
   return out;
 }

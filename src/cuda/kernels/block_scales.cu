@@ -64,7 +64,7 @@ __global__ void two_level_alpha(const TwoLevelFit* a, const TwoLevelFit* b, floa
 
 }  // namespace
 
-void launch_tile_scales(cudaStream_t stream, const BlockScales& s) {
+void launch_scale_tiles(cudaStream_t stream, const BlockScales& s) {
   const unsigned tiles = static_cast<unsigned>(tiled_scale_bytes(s.rows, s.blocks) / (words_a_tile * 4));
   if (tiles == 0) return;
   if (!s.fit) return launch("tile scales", stream, tile_scales<false>, tiles, tile_rows, 0, s);

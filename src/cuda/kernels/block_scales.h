@@ -26,7 +26,7 @@ struct BlockScales {
   TwoLevelFit* fit = nullptr;               // NVFP4: overwritten; null: MXFP8
 };
 constexpr int64_t tiled_scale_bytes(int64_t rows, int64_t blocks) { return (rows + 127) / 128 * ((blocks + 3) / 4) * 512; }
-void launch_tile_scales(cudaStream_t stream, const BlockScales& s);
+void launch_scale_tiles(cudaStream_t stream, const BlockScales& s);
 
 // codes: [rows, k], rows `ld` apart; k and ld multiples of 8. packed: [rows, k / 2] bytes.
 void launch_pack_e2m1(cudaStream_t stream, const uint8_t* codes, int64_t ld, int64_t rows, int64_t k, uint8_t* packed);

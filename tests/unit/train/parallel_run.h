@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "train/bench_step.h"
 #include "unit/train/small_run.h"
 
 namespace octet::test {
@@ -31,15 +32,6 @@ struct Layouted {
   int tp = 1;
   bool sequence = false, fp8_gather = false, fp8_params = false;
 };
-
-inline data::StepBatch share(const data::StepBatch& whole, const Layout& l) {
-  data::StepBatch own;
-  for (size_t m = static_cast<size_t>(l.dp_rank()); m < whole.micro.size(); m += static_cast<size_t>(l.dp())) {
-    own.micro.push_back(whole.micro[m]);
-    own.valid_tokens += whole.micro[m].valid_tokens;
-  }
-  return own;
-}
 
 inline data::MicroBatch first_sample(data::MicroBatch b) {
   const auto n = static_cast<size_t>(b.seq_len);
@@ -90,7 +82,7 @@ inline Seen run(RunConfig c, const Layouted& layout, int64_t steps, double delay
     Engine e(c, Engine::Memory::poisoned, {}, &mesh);
     e.join_ranks();   // and leaves nothing behind
     for (int64_t s = 0; s < steps; ++s) {
-      const StepResult r = e.step(share(random_step(c, s), mesh.layout()), s);
+      const StepResult r = e.step(own_part(random_step(c, s), mesh.layout()), s);
       const std::lock_guard lock(mutex);
       if (mesh.first()) seen.steps.push_back(r);
       if (s == 0) collect(e, &Param::own_grad, seen.gradients);

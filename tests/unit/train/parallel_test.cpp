@@ -113,13 +113,13 @@ TEST(DataParallel, AStepThatIsNotFiniteOnOneRankIsSkippedByAll) {
       c.batch.global = 12;
       const Mesh mesh(c, world);
       Engine e(c, Engine::Memory::poisoned, {}, &mesh);
-      e.step(share(random_step(c, 0), mesh.layout()), 0);
+      e.step(own_part(random_step(c, 0), mesh.layout()), 0);
       // The rank that has the first norm makes it infinite: all gather that, but for level 0, where the others' copies stay sound.
       const Param& norm = *e.model().params()[1];
       if (norm.own_elements() > 0 && (zero > 0 || mesh.first())) norm.master.as<float>()[0] = std::numeric_limits<float>::infinity();
       const auto before = masters(e);
       e.weights_loaded(1);
-      const StepResult r = e.step(share(random_step(c, 1), mesh.layout()), 1);
+      const StepResult r = e.step(own_part(random_step(c, 1), mesh.layout()), 1);
       EXPECT_TRUE(r.skipped) << zero;
       EXPECT_EQ(masters(e), before) << zero;
       EXPECT_FALSE(r.offender.empty());
