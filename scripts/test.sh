@@ -45,6 +45,7 @@ run_ctest() {
   say "test: C++ tests"
   ctest --preset "$preset" --no-tests=error --parallel "$(nproc)" 2>&1 | tee "$log" || rc=$?
   read -r bad all < <(sed -n 's/^[0-9]*% tests passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$log") || true
+  sed -n '/^The following tests FAILED:$/,$p' "$log" >"$logs/ctest-failed"   # printed last
   add "C++ tests" "$rc" $((${all:-0} - ${bad:-0})) "${bad:-0}"
 }
 
@@ -78,6 +79,7 @@ count_modules() {  # NAME FOLDER
     if [ "$module_rc" != 0 ] || [ "${all:-0}" = 0 ]; then
       rc=1
       echo "FAILED: $module (log in $log)"
+      sed -n '/^=\{70\}$/,$p' "$log" 2>/dev/null | tail -n 150   # again, since much came behind it
       [ "${bad:-0}" != 0 ] || failures=$((failures + 1))
     fi
     total=$((total + ${all:-0} - ${bad:-0}))
@@ -94,6 +96,7 @@ count_modules "Python references" tests/python
 count_modules "command line" tests/cli
 count_modules "report page" tests/report
 
+cat "$logs/ctest-failed"
 say "test: took $(minutes $((SECONDS - began)))"
 for part in "${broken[@]}"; do
   echo "FAILED: $part (log in $logs)"

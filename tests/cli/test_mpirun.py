@@ -22,6 +22,8 @@ CHECK, COUNTER = TOOLS / "mpi_check", TOOLS / "libpmpi_count.so"
 DEADLINE, FAULT = 31, 32
 # Containers often forbid the system call behind single-copy transfers; ranks share cores here.
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "btl_vader_single_copy_mechanism", "none"]
+# Jobs that run beside each other do not share a session folder, which one removes when it ends. Short: its path is part of a socket's name.
+SESSIONS = tempfile.TemporaryDirectory(prefix="om-")
 STAY = ["--mca", "orte_enable_recovery", "1"]  # a dead rank ends nobody else
 KEEP_CODE = 'trap "" TERM; "$@"; echo $? $(date +%s.%N) > $CODES.$OMPI_COMM_WORLD_RANK.new; mv $CODES.$OMPI_COMM_WORLD_RANK.new $CODES.$OMPI_COMM_WORLD_RANK'
 OPERATION = re.compile(r"rank \d+ on \S+, group dp: \w+( sum)? of (\d+ tensors, )?\d+ \w+ \(\d+ bytes\), operation \d+")
@@ -32,7 +34,7 @@ def environment(**more):
     asan = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0:verify_asan_link_order=0"
     # Not what an outer launcher says of this process; but how mpirun starts ranks on this machine (no ssh in a container, say) stays.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMI", "OMPI_")) or k.startswith("OMPI_MCA_plm")}
-    return {**clean, "ASAN_OPTIONS": asan, **{k: str(v) for k, v in more.items()}}
+    return {**clean, "OMPI_MCA_orte_tmpdir_base": SESSIONS.name, "ASAN_OPTIONS": asan, **{k: str(v) for k, v in more.items()}}
 
 
 class Job:

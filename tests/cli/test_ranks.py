@@ -74,12 +74,12 @@ class Ranks(octet_cli.Sandbox):
         self.assertEqual(result.rc, rc, result)
         return run, result
 
-    def assert_same_curve(self, run, reference, tolerance):
+    def assert_same_curve(self, run, reference, tolerance, norm_tolerance=None):
         got, want = steps(run), steps(reference)
         self.assertEqual(got.keys(), want.keys())
         for step, line in want.items():
-            for key in ("loss", "grad_norm"):
-                self.assertLessEqual(abs(got[step][key] / line[key] - 1), tolerance, f"{run.name}, step {step}: {key}")
+            for key, limit in (("loss", tolerance), ("grad_norm", norm_tolerance or tolerance)):
+                self.assertLessEqual(abs(got[step][key] / line[key] - 1), limit, f"{run.name}, step {step}: {key}")
             for key in ("lr", "tokens", "valid_tokens", "sample_hash"):
                 self.assertEqual(got[step][key], line[key], f"{run.name}, step {step}: {key}")
         for mine, theirs in zip(records(run, "valid"), records(reference, "valid"), strict=True):
@@ -93,11 +93,12 @@ class Ranks(octet_cli.Sandbox):
             with self.subTest(**c):
                 run, result = self.train(f"run{number}", c["ranks"], self.config(c["recipe"], c["tied"], **layout(c)))
                 reference = alone[c["recipe"], c["tied"]]
-                # FP8: micro-batches are quantized by themselves on any rank, but sums in another order let single codes fall the other way in later steps.
-                self.assert_same_curve(run, reference, 1e-5 if c["recipe"] == "fp32" else 1e-3)
+                # FP8: micro-batches are quantized by themselves on any rank, but sums in another order let single codes fall the other way in later steps. Largest
+                # differences with the six kinds of kernels that OPENBLAS_CORETYPE names (2026-11-30): losses 5.6e-5, gradient norms 7.7e-4.
+                self.assert_same_curve(run, reference, *((1e-5,) if c["recipe"] == "fp32" else (1e-3, 2e-3)))
                 last = records(run, "event")[-1]
                 self.assertEqual(last["quantized"], records(reference, "event")[-1]["quantized"])
-                self.assertEqual(result.stderr, "")
+                self.assertNotIn("octet", result.stderr, "mpirun may have words of its own, octet has none")
                 self.assertNotIn("\x1b", result.stdout, "no bar where several ranks write")
                 if c["recipe"] == "blockwise":
                     self.assertEqual([s["elements"] for s in records(run, "stats")], [s["elements"] for s in records(reference, "stats")])

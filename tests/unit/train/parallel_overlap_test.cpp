@@ -92,7 +92,8 @@ void expect_hidden(int64_t zero, double operation_s, double layer_s, const char*
   for (int again = 0; again < 6 && beside.seconds > 1.15 * longer; ++again) beside.seconds = std::min(beside.seconds, measure(zero, true, operation_s, layer_s, 2).seconds);
   EXPECT_EQ(behind.operations, beside.operations);
   EXPECT_EQ(beside.operations, zero < 3 ? 2 * 12 + 5 : 2 * 12 + 5 + 8) << "not one a unit and direction";
-  EXPECT_GE(beside.seconds, 0.98 * least) << regime;
+  // A step's clock may begin late, when weights that the step before has sent for (12 operations) are already there.
+  EXPECT_GE(beside.seconds, static_cast<double>(beside.operations - 12) * operation_s) << regime;
   EXPECT_GE(behind.seconds, 0.95 * (alone.seconds + least)) << regime;
   EXPECT_LE(beside.seconds, 1.15 * longer) << regime;
   fmt::print("zero {}, {}: {} operations of {:g} ms; computation {:.0f} ms, communication {:.0f} ms, beside each other {:.0f} ms ({:.2f} of the longer), one after the other {:.0f} ms\n", zero,
