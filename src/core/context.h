@@ -25,6 +25,9 @@ enum class GemmMath : uint8_t {
   exact,  // bit model of FP8 tensor-core accumulation (numerics/accumulate.h) for quantized operands, else as fixed; slow
 };
 
+// Which family of kernels computes attention on a GPU (cuda/attention/kernels.h).
+enum class AttentionKernels : uint8_t { tile, wgmma };
+
 class Ctx {
  public:
   // On the CPU.
@@ -48,6 +51,7 @@ class Ctx {
   const StepKey* key = nullptr;
   // Of the GPU, real or planned for: decides which products are native (recipe/hardware.h).
   Capability capability{9, 0};
+  AttentionKernels attention = AttentionKernels::tile;
   // Where spans go (core/trace.h); null: nobody listens.
   Tracer* tracer = nullptr;
   // Operators are computed on the CPU too and compared; null: they are not. On a GPU only.

@@ -56,7 +56,8 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
   check_dtypes("attention", qkv, out);
   AttentionForward p{shape_of(qkv, document_start, seq_len, g), qkv.data, out.data, lse.as<float>()};
   CUstream_st* stream = ctx.cuda().stream();
-  const bool tensor = serves(ctx, p.shape, attention_shared_bytes(p.shape.head_dim)) && aligned(qkv) && aligned(out);
+  const bool wgmma = ctx.attention == AttentionKernels::wgmma && ctx.cuda().info().wgmma && wgmma_attention_serves(p.shape) && aligned(qkv) && aligned(out);
+  const bool tensor = !wgmma && serves(ctx, p.shape, attention_shared_bytes(p.shape.head_dim)) && aligned(qkv) && aligned(out);
   const ImagePair pair = image_pair(images);
   const Share share = tensor && images.wanted() ? share_of_images(p.shape, values, pair) : Share::nothing;
   if (share == Share::images) p.images = launch_tile_scales(stream, values, pair, scratch.maxima);
@@ -65,7 +66,7 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
     memory.fill(memory.user, amax, 0, sizeof(unsigned));
     p.amax = values.amax = amax;
   }
-  (tensor ? launch_attention : launch_attention_general)(stream, p);
+  (wgmma ? launch_attention_wgmma : tensor ? launch_attention : launch_attention_general)(stream, p);
   if (images.wanted() && share != Share::images) quantize_source(ctx, values, {&images, 1}, scratch);
 }
 

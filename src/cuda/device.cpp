@@ -43,7 +43,9 @@ DeviceInfo describe(int index) {
   check(cudaGetDeviceProperties(&p, index), "ask for the device's properties");
   std::string uuid;
   for (const char c : p.uuid.bytes) uuid += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return {index, p.name, uuid, {p.major, p.minor}, p.multiProcessorCount, p.totalGlobalMem, p.sharedMemPerBlockOptin};
+  const Capability capability{p.major, p.minor};
+  const bool wgmma = capability == Capability{9, 0} && std::string_view(OCTET_CUDA_ARCHS).find("90a") != std::string_view::npos;
+  return {index, p.name, uuid, capability, p.multiProcessorCount, p.totalGlobalMem, p.sharedMemPerBlockOptin, wgmma};
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct DeviceInfo {
   int multiprocessors = 0;
   size_t memory_bytes = 0;
   size_t shared_bytes = 0;   // that a CTA may ask for
+  bool wgmma = false;        // the instructions of compute capability 9.0 alone (sm_90a), here and in this build
 };
 
 // Devices that this process can use and that octet's kernels were compiled for; none also without a driver. Makes no context.

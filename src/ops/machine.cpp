@@ -42,6 +42,13 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
   device_.reset(new cuda::Device(present[place].index));
 }
 
+void Machine::check_attention(int64_t head_dim) const {
+  if (kind() == DeviceKind::cpu || options_.attention != AttentionKernels::wgmma) return;
+  const auto refuse = [](const std::string& why) { throw Error(ExitCode::config, "\"wgmma\", but " + why, "run.attention", "set it to \"tile\""); };
+  if (device_ && !device_->info().wgmma) refuse(fmt::format("{} is no GPU of compute capability 9.0, or octet was not compiled for 90a", device_->info().name));
+  if (head_dim != 64 && head_dim != 128) refuse(fmt::format("model.head_dim is {}, and these kernels serve 64 and 128", head_dim));
+}
+
 std::string Machine::name() const {
   if (kind() == DeviceKind::cpu) return fmt::format("CPU, {} threads", pool_.threads());
   if (!device_) return fmt::format("a GPU of compute capability {}", octet::name(capability_));
@@ -81,6 +88,7 @@ Ctx Machine::context(Arena& scratch) {
   if (kind() == DeviceKind::cpu) return Ctx(pool_, scratch, options_.math);
   Ctx ctx(device_.get(), pool_, scratch);
   ctx.capability = capability_;
+  ctx.attention = options_.attention;
   return ctx;
 }
 
@@ -131,6 +139,7 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
 std::string Machine::name() const { return fmt::format("CPU, {} threads", pool_.threads()); }
 std::string Machine::device_uuid() const { return {}; }
 CUstream_st* Machine::stream() const { return nullptr; }
+void Machine::check_attention(int64_t) const {}
 double Machine::peak_flops() const { return 0; }
 Machine::MemoryUse Machine::memory_use() const { return {}; }
 size_t Machine::overhead_bytes() const { return 0; }

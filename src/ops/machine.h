@@ -37,6 +37,7 @@ class Machine {
     GemmMath math = GemmMath::blas;       // how the CPU multiplies
     bool plan_only = false;               // no device is taken: contexts are for dry runs over counting arenas
     int local_rank = 0;                   // ranks of one machine take its GPUs in turn
+    AttentionKernels attention = AttentionKernels::tile;
   };
   explicit Machine(const Options& options);
   ~Machine();
@@ -48,6 +49,8 @@ class Machine {
   ThreadPool& pool() { return pool_; }
   // Of the GPU; of a dry run: of the first GPU here, or 9.0.
   Capability capability() const { return capability_; }
+  // Error(config) where the attention that was asked for does not run: on this GPU, with this head_dim.
+  void check_attention(int64_t head_dim) const;
   std::string name() const;               // "CPU, 16 threads", "NVIDIA H200 (compute capability 9.0)"; of a dry run what it plans for
   // Of the GPU, as nvidia-smi prints it; empty on a CPU.
   std::string device_uuid() const;

@@ -24,7 +24,8 @@ Tensor vector_view(const std::vector<int32_t>& v) {
 }
 
 Machine::Options machine_options(const RunConfig& c, bool plan_only, const Mesh* mesh) {
-  return {device_kind(c.run.device), static_cast<int>(c.run.threads), gemm_math(c.run.cpu_gemm), plan_only, mesh ? mesh->local_rank() : 0};
+  return {device_kind(c.run.device), static_cast<int>(c.run.threads), gemm_math(c.run.cpu_gemm), plan_only, mesh ? mesh->local_rank() : 0,
+          c.run.attention == "wgmma" ? AttentionKernels::wgmma : AttentionKernels::tile};
 }
 
 Tensor bytes_of(void* data, size_t bytes) { return {data, Dtype::u8, {static_cast<int64_t>(bytes)}}; }
@@ -40,6 +41,7 @@ size_t MemoryPlan::lent() const {
 
 Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_modules, const Mesh* mesh)
     : config_(config), mesh_(mesh ? mesh : &alone_), machine_(machine_options(config, memory == Memory::plan_only, mesh)) {
+  machine_.check_attention(config_.model.head_dim);
   if (config_.run.shadow && machine_.kind() == DeviceKind::cpu) {
     throw Error(ExitCode::config, "true, but this run computes on a CPU, which is what a GPU is compared with", "run.shadow", "set it to false, or run.device to \"cuda\"");
   }

@@ -18,12 +18,13 @@ struct Case {
   Dtype dtype;
   int64_t samples, seq_len, heads, kv_heads, head_dim;
   Documents documents = Documents::none;
+  AttentionKernels kernels = AttentionKernels::tile;
 
   HeadGeometry geometry() const { return {heads, kv_heads, head_dim, head_dim, 1e-5f}; }
   int64_t rows() const { return samples * seq_len; }
   bool tensor() const { return dtype == Dtype::bf16 && head_dim % 16 == 0 && head_dim <= 256; }
   std::string name() const {
-    return fmt::format("{} B{} S{} A{} K{} d{} documents {}", octet::name(dtype), samples, seq_len, heads, kv_heads, head_dim, static_cast<int>(documents));
+    return fmt::format("{}{} B{} S{} A{} K{} d{} documents {}", kernels == AttentionKernels::wgmma ? "wgmma " : "", octet::name(dtype), samples, seq_len, heads, kv_heads, head_dim, static_cast<int>(documents));
   }
 };
 
@@ -76,6 +77,7 @@ Results run_host(Rig& rig, const Case& c, Inputs in) {
 
 // The backward gets `forward`'s out and lse, so that both backends start from the same bits; without it, its own.
 Results run_device(Rig& rig, const Case& c, const Inputs& in, const Results* forward = nullptr) {
+  rig.attention = c.kernels;
   const Tensor qkv = rig.upload(in.qkv), d_out = rig.upload(in.d_out), documents = c.documents == Documents::none ? Tensor{} : rig.upload(in.document_start);
   const Tensor out = rig.upload(blank_out(c), true), lse = rig.upload(blank_lse(c), true), d_qkv = rig.upload(in.qkv, true);
   rig.on_device([&](Ctx& ctx) { cuda::attention(ctx, qkv, documents, c.seq_len, c.geometry(), out, lse, QuantizedOut{}); });
@@ -195,6 +197,19 @@ TEST(Attention, Documents) {
   check({b, 3, 260, 1, 1, 32, Documents::at_tiles});
   check({b, 1, 200, 1, 1, 64, Documents::many});
   check({b, 2, 200, 1, 1, 128, Documents::at_tiles});
+}
+
+// Hopper's own instructions: lengths around a tile of 128, samples beside each other, groups, documents. A GPU that lacks them takes the other kernels here, which these cases suit as well.
+TEST(Attention, Wgmma) {
+  constexpr AttentionKernels w = AttentionKernels::wgmma;
+  for (const int64_t s : {1, 64, 129, 300}) check({b, 1, s, 2, 1, 64, Documents::none, w});
+  for (const int64_t s : {17, 128, 260, 513}) check({b, 1, s, 1, 1, 128, Documents::none, w});
+  check({b, 2, 150, 4, 2, 64, Documents::few, w});
+  check({b, 2, 200, 2, 1, 128, Documents::many, w});
+  check({b, 3, 260, 1, 1, 64, Documents::at_tiles, w});
+  check({b, 2, 300, 1, 1, 128, Documents::few, w});
+  check_independence({b, 1, 300, 2, 1, 128, Documents::none, w}, 140);
+  check_independence({b, 1, 200, 1, 1, 64, Documents::none, w}, 128);
 }
 
 TEST(Attention, General) {

@@ -67,6 +67,7 @@ void Rig::on_device(const std::function<void(Ctx&)>& op, uint64_t seed, StepKey 
   Ctx ctx(&device_, pool_, scratch);
   ctx.seed = seed;
   ctx.key = upload_value(key);
+  ctx.attention = attention;
 #ifdef OCTET_SIMT
   // Another order of threads each time: callers call twice and compare.
   constexpr simt::Order orders[] = {simt::Order::forward, simt::Order::backward, simt::Order::interleaved};

@@ -1,10 +1,14 @@
 #include "simt.h"
 
+#include "warpgroup.h"
+
 #include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <cstring>
+#include <deque>
 #include <exception>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -23,8 +27,8 @@ struct CUgraphExec_st {
 namespace simt {
 namespace {
 
-constexpr int warp_size = 32, most_words = 16;
-enum class State : uint8_t { ready, at_warp_barrier, at_block_barrier, done };
+constexpr int warp_size = 32, most_words = 16, named_barriers = 16;
+enum class State : uint8_t { ready, at_warp_barrier, at_block_barrier, waiting, done };
 
 struct Warp {
   uint64_t value[2][warp_size];
@@ -41,16 +45,26 @@ struct Copy {
 struct Fiber {
   Thread thread;
   State state = State::ready;
+  std::function<bool()> awaited;           // waiting: for this
   int index = 0, parity = 0;
   Warp* warp = nullptr;
   std::vector<Copy> open;                  // the group that is being made
   std::vector<std::vector<Copy>> groups;   // oldest first
+  Warpgroup* warpgroup = nullptr;
+  WarpgroupThread products;
   boost::context::fiber self, scheduler;
+};
+
+struct NamedBarrier {
+  int arrived = 0;
+  int64_t phase = 0;
 };
 
 struct Machine {
   Order order = Order::forward;
   Fiber* current = nullptr;
+  std::deque<std::function<void()>> later;   // of the copy engine, oldest first
+  std::array<NamedBarrier, named_barriers> barriers;
   std::vector<std::byte> shared;
   std::byte* shared_base = nullptr;
   std::exception_ptr failure;
@@ -70,18 +84,22 @@ void wait(State state) {
 
 class Block {
  public:
-  Block(Index3 grid, Index3 at, Index3 dim, const std::function<void()>& body) : fibers_(static_cast<size_t>(dim.x) * dim.y * dim.z), warps_((fibers_.size() + warp_size - 1) / warp_size) {
+  Block(Index3 grid, Index3 at, Index3 dim, const std::function<void()>& body) : fibers_(static_cast<size_t>(dim.x) * dim.y * dim.z), warps_((fibers_.size() + warp_size - 1) / warp_size), warpgroups_((fibers_.size() + warpgroup_size - 1) / warpgroup_size) {
+    machine().later.clear();
+    machine().barriers = {};
     for (size_t i = 0; i < fibers_.size(); ++i) {
       Fiber& f = fibers_[i];
       const auto n = static_cast<unsigned>(i);
       f.thread = {{n % dim.x, n / dim.x % dim.y, n / dim.x / dim.y}, at, dim, grid};
       f.index = static_cast<int>(i);
       f.warp = &warps_[i / warp_size];
+      f.warpgroup = &warpgroups_[i / warpgroup_size];
       f.self = boost::context::fiber(std::allocator_arg, stacks(), [&f, &body](boost::context::fiber&& scheduler) {
         f.scheduler = std::move(scheduler);
         try {
           body();
           if (!f.open.empty() || !f.groups.empty()) throw std::runtime_error("simt: a thread ended before its asynchronous copies");
+          if (!f.products.finished()) throw std::runtime_error("simt: a thread ended before its products");
         } catch (...) {
           machine().failure = std::current_exception();
         }
@@ -96,9 +114,15 @@ class Block {
       const bool ran = run_ready(number);
       if (machine().failure) std::rethrow_exception(std::exchange(machine().failure, nullptr));
       const bool released = release_warps() || release_block();
-      if (released) continue;
-      if (!ran && !all(State::done)) throw std::runtime_error("simt: deadlock: the threads of a block wait at different barriers");
-      if (all(State::done)) return;
+      if (ran || released) continue;
+      std::deque<std::function<void()>>& later = machine().later;
+      if (all(State::done)) {
+        if (!later.empty()) throw std::runtime_error("simt: a block ended before its bulk copies");
+        return;
+      }
+      if (later.empty()) throw std::runtime_error("simt: deadlock: the threads of a block wait at different barriers");
+      later.front()();
+      later.pop_front();
     }
   }
 
@@ -106,6 +130,15 @@ class Block {
   static boost::context::pooled_fixedsize_stack& stacks() {
     thread_local boost::context::pooled_fixedsize_stack pool(64 * 1024);
     return pool;
+  }
+
+  static bool can_run(Fiber& f) {
+    if (f.state == State::waiting && f.awaited()) f.state = State::ready;
+    return f.state == State::ready;
+  }
+  static void resume(Fiber& f) {
+    machine().current = &f;
+    f.self = std::move(f.self).resume();
   }
 
   bool run_ready(unsigned number) {
@@ -116,16 +149,14 @@ class Block {
       if (machine().order == Order::backward) at = n - 1 - i;
       if (machine().order == Order::interleaved) at = (i * 37 + number * 11) % n;   // 37 shares no factor with a power of two; others are caught below
       Fiber& f = fibers_[at];
-      if (f.state != State::ready) continue;
-      machine().current = &f;
-      f.self = std::move(f.self).resume();
+      if (!can_run(f)) continue;
+      resume(f);
       ran = true;
     }
     if (ran) return true;
     for (Fiber& f : fibers_) {   // an order that visits not all
-      if (f.state != State::ready) continue;
-      machine().current = &f;
-      f.self = std::move(f.self).resume();
+      if (!can_run(f)) continue;
+      resume(f);
       return true;
     }
     return false;
@@ -152,7 +183,7 @@ class Block {
   bool release_block() {
     bool waiting = false;
     for (const Fiber& f : fibers_) {
-      if (f.state == State::ready || f.state == State::at_warp_barrier) return false;
+      if (f.state == State::ready || f.state == State::at_warp_barrier || f.state == State::waiting) return false;
       waiting |= f.state == State::at_block_barrier;
     }
     if (!waiting) return false;
@@ -171,6 +202,7 @@ class Block {
 
   std::vector<Fiber> fibers_;
   std::vector<Warp> warps_;
+  std::vector<Warpgroup> warpgroups_;
 };
 
 }  // namespace
@@ -221,6 +253,39 @@ void finish_copies(int pending) {
     }
     groups.erase(groups.begin());
   }
+}
+
+void wait_until(std::function<bool()> ready) {
+  if (ready()) return;
+  machine().current->awaited = std::move(ready);
+  wait(State::waiting);
+}
+
+void do_later(std::function<void()> work) {
+  if (machine().order == Order::backward) return work();
+  machine().later.push_back(std::move(work));
+}
+
+void multiply_later(const Product& product) {
+  Fiber& f = *machine().current;
+  f.warpgroup->issue(f.products, f.index % warpgroup_size, product, machine().order == Order::backward);
+}
+void close_products() { machine().current->products.close(); }
+void finish_products(int pending) {
+  Fiber& f = *machine().current;
+  const int64_t end = f.products.begin_finish(pending);
+  wait_until([&f, end] { return f.warpgroup->issued(end); });
+  f.warpgroup->execute(end);
+}
+
+void named_barrier(int id, int threads, bool waits) {
+  NamedBarrier& b = machine().barriers.at(static_cast<size_t>(id));
+  const int64_t phase = b.phase;
+  if (++b.arrived == threads) {
+    b.arrived = 0;
+    ++b.phase;
+  }
+  if (waits) wait_until([&b, phase] { return b.phase != phase; });
 }
 
 CUstream_st* make_stream() { return new CUstream_st; }

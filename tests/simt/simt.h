@@ -4,8 +4,11 @@
 // part of cuda_runtime.h that src/cuda uses, and src/cuda/ptx with each instruction written out in C++ (numerics/*.h, explicit fma).
 // A thread runs until it reaches a barrier; warp-wide operations are barriers of 32 threads. Blocks run one after the other.
 //
+// What Hopper does beside its threads, bulk copies (TMA) and products of a warpgroup (WGMMA), happens at once in one order of threads and as late as allowed in the
+// others (Order): a reader that did not wait, and a writer that came too early, both show.
+//
 // It finds: wrong indices and masks (by the guard bytes of tests/parity), missing barriers (threads are run in an order that
-// differs from block to block, see Order), asynchronous copies that nobody waited for, reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
+// differs from block to block, see Order), asynchronous copies and products that nobody waited for, accumulators that are read too early (they are NaN until waited for), reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
 // (reported as a deadlock). It does not find: races between blocks, weak memory ordering, wrong PTX. Those need the GPU (tests/parity).
 #pragma once
 #include <cstddef>
@@ -22,7 +25,7 @@ struct Index3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// In which order the threads of a block run between barriers. Results must not depend on it.
+// In which order the threads of a block run between barriers, and (backward) that bulk copies and products are done at once. Results must not depend on it.
 enum class Order { forward, backward, interleaved };
 void set_order(Order order);
 
@@ -48,6 +51,26 @@ void copy_later(void* to, const void* from, int bytes, bool valid);
 void close_copies();
 // Until at most `pending` groups are left open.
 void finish_copies(int pending);
+
+// Until `ready` says so, which must not change anything.
+void wait_until(std::function<bool()> ready);
+// What the copy engine does by itself. All of it must be done before a block ends.
+void do_later(std::function<void()> work);
+
+// A warpgroup's product d[64 x n] (+)= a . b, of which the running thread has its part of d and, where a is in registers, of a (ptx/wgmma.h).
+struct Product {
+  float* d = nullptr;
+  int n = 0;
+  const uint32_t* a_registers = nullptr;
+  uint64_t a = 0, b = 0;
+  bool transposed_b = false, accumulate = false;
+};
+void multiply_later(const Product& product);
+void close_products();
+void finish_products(int pending);
+
+// The block's barriers by number: until `threads` threads have come, of which those with `waits` wait.
+void named_barrier(int id, int threads, bool waits);
 
 // Streams do what they are given at once, unless they record. Recorded work is what was submitted, with its arguments as they were then (CUDA graphs).
 CUstream_st* make_stream();

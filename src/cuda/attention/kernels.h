@@ -2,9 +2,10 @@
 // formulas. Every launch is asynchronous on `stream`, needs no other memory than it is given, uses no atomics (but for amaxes
 // and counts of out's images, whose order does not matter), and adds in a fixed order.
 //
-// Two families:
+// Three families:
 //   tensor    FlashAttention-2 (Dao, arXiv 2307.08691) on mma.sync: bf16, head_dim a multiple of 16 up to 256 (zero-padded to 32, 64, 96, 128, 192 or
 //             256), pointers 16-byte aligned. FP32 scores, softmax and sums; P and dS are rounded to bf16 as operands of the second products
+//   wgmma     FlashAttention-3 on Hopper's warpgroup products and its copy engine (sm_90a): bf16, head_dim 64 and 128, forward. Rounded where the tensor family rounds
 //   general   any head_dim, bf16 and f32: a warp a row, FP32 throughout. Correct, not fast
 //
 // Backward of the tensor family is two kernels: one holds dK and dV of a key tile and walks over its queries, the other holds dQ of a query tile and
@@ -50,6 +51,7 @@ struct AttentionBackward {
 };
 
 bool tensor_attention_serves(const AttentionShape& shape);
+bool wgmma_attention_serves(const AttentionShape& shape);
 // Whether the tensor family's forward can take amax or images along: at head_dim 97 to 128 its registers are full, and it would spill in the loop over keys.
 bool attention_quantizes(int head_dim);
 // Shared memory that a CTA of the tensor family needs, bytes: 56 KiB and less up to head_dim 64. Compute capabilities 8.9 and 12.x have 99 KiB: more
@@ -59,6 +61,7 @@ size_t attention_backward_keys_shared_bytes(int head_dim);
 size_t attention_backward_queries_shared_bytes(int head_dim);
 
 void launch_attention(cudaStream_t stream, const AttentionForward& p);
+void launch_attention_wgmma(cudaStream_t stream, const AttentionForward& p);   // without amax and images
 void launch_attention_general(cudaStream_t stream, const AttentionForward& p);
 
 // Of the tensor family's backward, in this order. terms = (lse log2(e), delta), delta = sum over a head's columns of d_out * out.
