@@ -100,6 +100,8 @@ class Block {
           body();
           if (!f.open.empty() || !f.groups.empty()) throw std::runtime_error("simt: a thread ended before its asynchronous copies");
           if (!f.products.finished()) throw std::runtime_error("simt: a thread ended before its products");
+        } catch (const boost::context::detail::forced_unwind&) {   // the block ended for another thread's failure: the library wants it back
+          throw;
         } catch (...) {
           machine().failure = std::current_exception();
         }
@@ -121,8 +123,11 @@ class Block {
         return;
       }
       if (later.empty()) throw std::runtime_error("simt: deadlock: the threads of a block wait at different barriers");
-      later.front()();
-      later.pop_front();
+      const bool newest_first = machine().order == Order::interleaved;   // copies overtake each other
+      const std::function<void()> work = newest_first ? std::move(later.back()) : std::move(later.front());
+      if (newest_first) later.pop_back();
+      else later.pop_front();
+      work();
     }
   }
 

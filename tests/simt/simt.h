@@ -5,7 +5,7 @@
 // A thread runs until it reaches a barrier; warp-wide operations are barriers of 32 threads. Blocks run one after the other.
 //
 // What Hopper does beside its threads, bulk copies (TMA) and products of a warpgroup (WGMMA), happens at once in one order of threads and as late as allowed in the
-// others (Order): a reader that did not wait, and a writer that came too early, both show.
+// others, in one of them the newest copy first (Order): a reader that did not wait, and a writer that came too early, both show.
 //
 // It finds: wrong indices and masks (by the guard bytes of tests/parity), missing barriers (threads are run in an order that
 // differs from block to block, see Order), asynchronous copies and products that nobody waited for, accumulators that are read too early (they are NaN until waited for), reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
