@@ -26,6 +26,8 @@ AttentionShape shape_of(const Tensor& qkv, const Tensor& document_start, int64_t
 // Whether the tensor family runs it here. Forward and backward may go different ways: they share out and lse alone.
 bool serves(Ctx& ctx, const AttentionShape& s, size_t shared_bytes) { return tensor_attention_serves(s) && shared_bytes <= ctx.cuda().info().shared_bytes; }
 
+bool wgmma_chosen(Ctx& ctx, const AttentionShape& s) { return ctx.attention == AttentionKernels::wgmma && ctx.cuda().info().wgmma && wgmma_attention_serves(s); }
+
 bool aligned(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
 
 void check_dtypes(const char* op, const Tensor& qkv, const Tensor& other) {
@@ -56,7 +58,7 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
   check_dtypes("attention", qkv, out);
   AttentionForward p{shape_of(qkv, document_start, seq_len, g), qkv.data, out.data, lse.as<float>()};
   CUstream_st* stream = ctx.cuda().stream();
-  const bool wgmma = ctx.attention == AttentionKernels::wgmma && ctx.cuda().info().wgmma && wgmma_attention_serves(p.shape) && aligned(qkv) && aligned(out);
+  const bool wgmma = wgmma_chosen(ctx, p.shape) && aligned(qkv) && aligned(out);
   const bool tensor = !wgmma && serves(ctx, p.shape, attention_shared_bytes(p.shape.head_dim)) && aligned(qkv) && aligned(out);
   const ImagePair pair = image_pair(images);
   const Share share = tensor && images.wanted() ? share_of_images(p.shape, values, pair) : Share::nothing;
@@ -73,15 +75,25 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,
                         const HeadGeometry& g, const Tensor& d_qkv) {
   Arena::Scope scope(ctx.scratch());
-  float2* terms = ctx.scratch().alloc_array<float2>(qkv.rows() * g.heads);
+  // Both families' scratch is the padded one: what runs is known only on a device.
+  const int64_t samples = qkv.rows() / seq_len, padded = (seq_len + 63) / 64 * 64;
+  float2* terms = ctx.scratch().alloc_array<float2>(samples * g.heads * padded);
   if (ctx.planning() || qkv.elements() == 0) return;
   check_dtypes("attention_backward", qkv, d_out);
   check_dtypes("attention_backward", qkv, d_qkv);
-  const AttentionBackward p{shape_of(qkv, document_start, seq_len, g), d_out.data, qkv.data, out.data, lse.as<float>(), d_qkv.data, terms};
+  const AttentionBackward p{shape_of(qkv, document_start, seq_len, g), d_out.data, qkv.data, out.data, lse.as<float>(), d_qkv.data, terms, seq_len};
   CUstream_st* stream = ctx.cuda().stream();
   const size_t shared_bytes = std::max(attention_backward_keys_shared_bytes(p.shape.head_dim), attention_backward_queries_shared_bytes(p.shape.head_dim));
-  const bool tensor = serves(ctx, p.shape, shared_bytes) && aligned(qkv) && aligned(out) && aligned(d_out) && aligned(d_qkv);
-  if (tensor) {
+  const bool all_aligned = aligned(qkv) && aligned(out) && aligned(d_out) && aligned(d_qkv);
+  if (all_aligned && wgmma_chosen(ctx, p.shape)) {
+    AttentionBackward padded_terms = p;
+    padded_terms.terms_pitch = padded;
+    const MemorySource memory = ctx.cuda().memory();
+    if (padded != seq_len) memory.fill(memory.user, terms, 0x7F, static_cast<size_t>(samples * g.heads * padded) * sizeof(float2));
+    launch_attention_terms(stream, padded_terms);
+    launch_attention_backward_keys_wgmma(stream, padded_terms);
+    launch_attention_backward_queries_wgmma(stream, padded_terms);
+  } else if (all_aligned && serves(ctx, p.shape, shared_bytes)) {
     launch_attention_terms(stream, p);
     launch_attention_backward_keys(stream, p);
     launch_attention_backward_queries(stream, p);

@@ -24,57 +24,6 @@ struct Plan {
   static constexpr size_t stage = 2 * tile_bytes<D>(query_tile) + query_tile * sizeof(float2), shared = 2 * tile_bytes<D>(key_tile) + 2 * stage;
 };
 
-// Query tiles in the order of the walk: of one query head after the other.
-struct Walk {
-  int head, tile, first_tile, end_tile, end_head;
-  __device__ __forceinline__ bool done() const { return head == end_head; }
-  __device__ __forceinline__ void advance() {
-    if (++tile < end_tile) return;
-    tile = first_tile;
-    ++head;
-  }
-};
-
-// The first query whose document begins after `key`: it and later ones do not see the key.
-__device__ __forceinline__ int first_query_beyond(const int32_t* document, int key, int seq_len) {
-  int low = min(key, seq_len), high = seq_len;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (document[middle] > key) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
-// A warp's keys and which queries see them.
-struct KeyWarp {
-  int first, last;               // last < first: none is inside the sample
-  int beyond_first;              // the first query that does not see the first key for its document, or a large number
-  const int32_t* document;
-  int seq_len;
-
-  __device__ __forceinline__ bool seen(int q0, int queries) const { return last >= first && q0 + queries > first; }
-  __device__ __forceinline__ bool needs_mask(int q0, int queries) const { return q0 < last || q0 + queries > beyond_first; }
-  template <int M, int N>
-  __device__ __forceinline__ void mask(Accumulator<M, N>& scores, int q0, int lane) const {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int query = q0 + n * 8 + lane % 4 * 2 + e, from = document && query < seq_len ? document[query] : 0;
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int key = first + m * 16 + half * 8 + lane / 4;
-            if (key > query || key < from) scores.of[m][n][half * 2 + e] = minus_infinity;
-          }
-        }
-      }
-    }
-  }
-};
-
 // Scores become P.
 template <int M, int N>
 __device__ __forceinline__ void to_probabilities(Accumulator<M, N>& s, const float2* terms, float scale_log2, int lane) {
@@ -123,8 +72,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_ke
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.kv_heads, 0, kv_head);
   const int32_t* document = documents_of(s, at.sample);
   const int d = s.head_dim, out_ld = s.heads * d, key_end = min(k0 + key_tile, s.seq_len), query_end = document ? first_query_beyond(document, key_end - 1, s.seq_len) : s.seq_len;
-  KeyWarp warp{k0 + warp_row, min(k0 + warp_row + 16 * M, s.seq_len) - 1, s.seq_len + key_tile, document, s.seq_len};
-  if (document && warp.last >= warp.first) warp.beyond_first = first_query_beyond(document, warp.first, s.seq_len);
+  const KeyWarp warp(k0 + warp_row, 16 * M, key_tile, s.seq_len, document);
 
   Walk next{kv_head * s.group(), k0 / P::query_tile, k0 / P::query_tile, (query_end + P::query_tile - 1) / P::query_tile, (kv_head + 1) * s.group()};
   const auto copy_queries = [&](int stage) {
@@ -132,7 +80,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_ke
     bf16* to = tiles + stage * 2 * tile_elements;
     copy_tile<P::query_tile, D, P::threads>(to, static_cast<const bf16*>(p.qkv) + (at.row0 + q0) * at.ld + next.head * d, at.ld, valid, d);
     copy_tile<P::query_tile, D, P::threads>(to + tile_elements, static_cast<const bf16*>(p.d_out) + (at.row0 + q0) * out_ld + next.head * d, out_ld, valid, d);
-    const float2* terms = p.terms + (static_cast<int64_t>(at.sample) * s.heads + next.head) * s.seq_len + q0;
+    const float2* terms = p.terms + (static_cast<int64_t>(at.sample) * s.heads + next.head) * p.terms_pitch + q0;
     if (t < P::query_tile) ptx::copy_async_8(all_terms + stage * P::query_tile + t, terms + t, t < valid);
     ptx::copy_async_commit();
   };

@@ -35,8 +35,9 @@ __global__ void __launch_bounds__(terms_threads) query_terms(AttentionBackward p
 #pragma unroll
   for (int o = Lanes / 2; o; o >>= 1) delta += __shfl_xor_sync(all_lanes, delta, o);
   if (!inside || c != 0) return;
-  const int64_t at = (row / s.seq_len * s.heads + n % s.heads) * s.seq_len + row % s.seq_len;
-  p.terms[at] = make_float2(p.lse[at] * log2_e, delta);
+  const int64_t at = (row / s.seq_len * s.heads + n % s.heads) * p.terms_pitch + row % s.seq_len;
+  const int64_t lse_at = (row / s.seq_len * s.heads + n % s.heads) * s.seq_len + row % s.seq_len;
+  p.terms[at] = make_float2(p.lse[lse_at] * log2_e, delta);
 }
 
 template <int D>
@@ -105,7 +106,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_q
   copy_tile<query_tile, D, P::threads>(d_out, static_cast<const bf16*>(p.d_out) + (at.row0 + q0) * out_ld + at.query_column, out_ld, s.seq_len - q0, d);
   copy_keys(first_tile);
 
-  const RowTerms<M> terms(p.terms + (static_cast<int64_t>(at.sample) * s.heads + head) * s.seq_len, warp, lane);
+  const RowTerms<M> terms(p.terms + (static_cast<int64_t>(at.sample) * s.heads + head) * p.terms_pitch, warp, lane);
   bf16 *own = queries + warp_row * tile_stride<D>, *own_d_out = d_out + warp_row * tile_stride<D>;
   Accumulator<M, D / 8> dq;
   for (int tile = first_tile; tile <= last_tile; ++tile) {

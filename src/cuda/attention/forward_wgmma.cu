@@ -39,16 +39,16 @@ __device__ __forceinline__ void pass_turn(int w) { ptx::named_arrive(1 + (w + 1)
 template <int D>
 __device__ __forceinline__ void load_tiles(Shared<D>& shared, const TensorMap& map, const HeadPlace& at, int q0, KeyTiles tiles) {
   ptx::arrive_expecting(shared.queries_full, sizeof shared.queries);
-  load_columns<D, query_tile>(shared.queries, map, shared.queries_full, static_cast<int>(at.query_column), q0, at.sample);
+  load_tile<D, query_tile, key_tile>(shared.queries, map, shared.queries_full, static_cast<int>(at.query_column), q0, at.sample);
   for (int t = 0; t < tiles.count(); ++t) {
     const int stage = t % stages, k0 = (tiles.last - t) * key_tile;
     const uint32_t before = static_cast<uint32_t>(t / stages % 2) ^ 1;   // parity of the phase in which the stage was read last
     ptx::wait(shared.keys_free[stage], before);
     ptx::arrive_expecting(shared.keys_full[stage], sizeof shared.keys[0]);
-    load_columns<D, key_tile>(shared.keys[stage], map, shared.keys_full[stage], static_cast<int>(at.key_column), k0, at.sample);
+    load_tile<D, key_tile, key_tile>(shared.keys[stage], map, shared.keys_full[stage], static_cast<int>(at.key_column), k0, at.sample);
     ptx::wait(shared.values_free[stage], before);
     ptx::arrive_expecting(shared.values_full[stage], sizeof shared.values[0]);
-    load_columns<D, key_tile>(shared.values[stage], map, shared.values_full[stage], static_cast<int>(at.value_column), k0, at.sample);
+    load_tile<D, key_tile, key_tile>(shared.values[stage], map, shared.values_full[stage], static_cast<int>(at.value_column), k0, at.sample);
   }
 }
 
@@ -201,7 +201,7 @@ void launch_forward(cudaStream_t stream, const AttentionForward& p) {
   const AttentionShape& s = p.shape;
   check(cudaFuncSetAttribute(attention_forward<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes<D>)), "shared memory of attention");
   const dim3 grid(static_cast<unsigned>(s.samples * s.heads), blocks_for(s.seq_len, query_tile));
-  launch("attention", stream, attention_forward<D>, grid, threads, shared_bytes<D>, p, scale_of(s), map_of_qkv(s, p.qkv, key_tile));
+  launch("attention", stream, attention_forward<D>, grid, threads, shared_bytes<D>, p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, key_tile));
 }
 
 }  // namespace

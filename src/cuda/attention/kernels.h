@@ -5,10 +5,10 @@
 // Three families:
 //   tensor    FlashAttention-2 (Dao, arXiv 2307.08691) on mma.sync: bf16, head_dim a multiple of 16 up to 256 (zero-padded to 32, 64, 96, 128, 192 or
 //             256), pointers 16-byte aligned. FP32 scores, softmax and sums; P and dS are rounded to bf16 as operands of the second products
-//   wgmma     FlashAttention-3 on Hopper's warpgroup products and its copy engine (sm_90a): bf16, head_dim 64 and 128, forward. Rounded where the tensor family rounds
+//   wgmma     FlashAttention-3 (Shah et al., arXiv 2407.08608) on Hopper's warpgroup products and its copy engine (sm_90a): bf16, head_dim 64 and 128. Rounded where the tensor family rounds
 //   general   any head_dim, bf16 and f32: a warp a row, FP32 throughout. Correct, not fast
 //
-// Backward of the tensor family is two kernels: one holds dK and dV of a key tile and walks over its queries, the other holds dQ of a query tile and
+// Backward of the tensor and the wgmma family is two kernels: one holds dK and dV of a key tile and walks over its queries, the other holds dQ of a query tile and
 // walks over its keys. Both recompute S and dP: 4 + 3 = 7 products of 2 S^2 d FLOP (halved by the causal mask) where one kernel that adds dQ to memory
 // needs 5. What that buys: no ordering between CTAs (ordered additions cost FlashAttention-3 18 to 37 % of its speed: flash-attention pull request 1893), no
 // atomics, no FP32 image of dQ that is zeroed, added to and converted, and the same bits whatever the schedule.
@@ -47,7 +47,8 @@ struct AttentionBackward {
   const void *d_out, *qkv, *out;
   const float* lse;
   void* d_qkv;
-  float2* terms;          // [samples, heads, seq_len] scratch: what P and dS need of a query row
+  float2* terms;          // [samples, heads, terms_pitch] scratch: what P and dS need of a query row
+  int64_t terms_pitch;    // seq_len; of the wgmma family a multiple of 64, with 0x7F bytes from seq_len on: a large lse, with which P is 0
 };
 
 bool tensor_attention_serves(const AttentionShape& shape);
@@ -68,6 +69,8 @@ void launch_attention_general(cudaStream_t stream, const AttentionForward& p);
 void launch_attention_terms(cudaStream_t stream, const AttentionBackward& p);
 void launch_attention_backward_keys(cudaStream_t stream, const AttentionBackward& p);      // columns k and v of d_qkv
 void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackward& p);   // columns q
+void launch_attention_backward_keys_wgmma(cudaStream_t stream, const AttentionBackward& p);
+void launch_attention_backward_queries_wgmma(cudaStream_t stream, const AttentionBackward& p);
 // All of it; its terms are (lse, delta).
 void launch_attention_backward_general(cudaStream_t stream, const AttentionBackward& p);
 

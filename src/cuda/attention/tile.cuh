@@ -213,6 +213,61 @@ struct QueryWarp {
   }
 };
 
+// Query tiles in the order of the walk: of one query head after the other.
+struct Walk {
+  int head, tile, first_tile, end_tile, end_head;
+  __device__ __forceinline__ bool done() const { return head == end_head; }
+  __device__ __forceinline__ void advance() {
+    if (++tile < end_tile) return;
+    tile = first_tile;
+    ++head;
+  }
+};
+
+// The first query whose document begins after `key`: it and later ones do not see the key.
+__device__ __forceinline__ int first_query_beyond(const int32_t* document, int key, int seq_len) {
+  int low = min(key, seq_len), high = seq_len;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (document[middle] > key) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+// A warp's keys and which queries see them.
+struct KeyWarp {
+  int first, last;               // last < first: none is inside the sample
+  int beyond_first;              // the first query that does not see the first key for its document, or a large number
+  const int32_t* document;
+  int seq_len;
+
+  __device__ __forceinline__ KeyWarp(int first_key, int keys, int key_tile, int length, const int32_t* document_of_sample)
+      : first(first_key), last(min(first_key + keys, length) - 1), beyond_first(length + key_tile), document(document_of_sample), seq_len(length) {
+    if (document && last >= first) beyond_first = first_query_beyond(document, first, length);
+  }
+  __device__ __forceinline__ bool seen(int q0, int queries) const { return last >= first && q0 + queries > first; }
+  __device__ __forceinline__ bool needs_mask(int q0, int queries) const { return q0 < last || q0 + queries > beyond_first; }
+  template <int M, int N>
+  __device__ __forceinline__ void mask(Accumulator<M, N>& scores, int q0, int lane) const {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int query = q0 + n * 8 + lane % 4 * 2 + e, from = document && query < seq_len ? document[query] : 0;
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int key = first + m * 16 + half * 8 + lane / 4;
+            if (key > query || key < from) scores.of[m][n][half * 2 + e] = minus_infinity;
+          }
+        }
+      }
+    }
+  }
+};
+
 // Where the q, k, v columns of one head lie.
 struct HeadPlace {
   int64_t row0;                  // first row of the sample in qkv

@@ -24,17 +24,31 @@ __device__ __forceinline__ T* element_of_tile(T* tile, int row, int column) {
   return tile + column / box_columns * (Rows * box_columns) + row * box_columns + column % box_columns;
 }
 
-// Lets the copy engine bring Rows rows of D columns.
-template <int D, int Rows>
-__device__ __forceinline__ void load_columns(bf16* tile, const TensorMap& map, ptx::Barrier& full, int column, int row, int sample) {
+// 16-byte unit u of row r, with the swizzle.
+template <int Rows>
+__device__ __forceinline__ bf16* unit_of_tile(bf16* tile, int r, int u) { return element_of_tile<Rows>(tile, r, u / 8 * box_columns) + (u % 8 ^ r % 8) * 8; }
+
+// Lets the copy engine bring Rows rows of D columns, in boxes of BoxRows.
+template <int D, int Rows, int BoxRows>
+__device__ __forceinline__ void load_tile(bf16* tile, const TensorMap& map, ptx::Barrier& full, int column, int row, int sample) {
 #pragma unroll
-  for (int c = 0; c < D; c += box_columns) ptx::load_box(element_of_tile<Rows>(tile, 0, c), map, full, column + c, row, sample);
+  for (int c = 0; c < D; c += box_columns) {
+#pragma unroll
+    for (int r = 0; r < Rows; r += BoxRows) ptx::load_box(element_of_tile<Rows>(tile, r, c), map, full, column + c, row + r, sample);
+  }
 }
 
-// qkv as [samples, seq_len, columns], boxes of `rows` rows.
-inline TensorMap map_of_qkv(const AttentionShape& s, const void* qkv, int rows) {
-  const uint64_t columns = static_cast<uint64_t>(s.heads + 2 * s.kv_heads) * static_cast<uint64_t>(s.head_dim), length = static_cast<uint64_t>(s.seq_len);
-  return make_tensor_map({qkv, sizeof(bf16), {columns, length, static_cast<uint64_t>(s.samples)}, {columns * sizeof(bf16), length * columns * sizeof(bf16)}, {box_columns, static_cast<uint32_t>(rows), 1}});
+// 16 rows of a tile from row0 on, a warp's, as A operands.
+template <int D, int Rows>
+__device__ __forceinline__ void load_operand(uint32_t (&out)[D / 16][4], bf16* tile, int row0, int lane) {
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k) ptx::load_matrix_x4(out[k], unit_of_tile<Rows>(tile, row0 + lane % 16, k * 2 + lane / 16));
+}
+
+// [samples, seq_len, heads * head_dim], boxes of `rows` rows; heads: all that lie in a row.
+inline TensorMap map_of_heads(const AttentionShape& s, const void* data, int heads, int rows) {
+  const uint64_t columns = static_cast<uint64_t>(heads) * static_cast<uint64_t>(s.head_dim), length = static_cast<uint64_t>(s.seq_len);
+  return make_tensor_map({data, sizeof(bf16), {columns, length, static_cast<uint64_t>(s.samples)}, {columns * sizeof(bf16), length * columns * sizeof(bf16)}, {box_columns, static_cast<uint32_t>(rows), 1}});
 }
 
 // Scores of keys k0.. that a row does not see become -Inf.
@@ -64,19 +78,18 @@ __device__ __forceinline__ void to_operand(uint32_t (&out)[N / 8][4], const floa
 // Writes factor * acc, rounded, to 16 rows of memory: through the warp's own rows `row0`.. of a tile of shared memory that nobody else reads any more, so that a lane stores 16 bytes.
 template <int D, int Rows>
 __device__ __forceinline__ void store_rows(bf16* to, int64_t ld, int valid, bf16* tile, int row0, const float (&acc)[D / 2], const float (&factor)[2], int lane) {
-  const auto unit = [&](int r, int u) { return element_of_tile<Rows>(tile, row0 + r, u / 8 * box_columns) + (u % 8 ^ r % 8) * 8; };
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int r = half * 8 + lane / 4;
 #pragma unroll
     for (int i = 0; i < D / 2; i += 4) {
-      *reinterpret_cast<uint32_t*>(unit(r, i / 4) + lane % 4 * 2) = ptx::pack_bf16(acc[i + half * 2] * factor[half], acc[i + half * 2 + 1] * factor[half]);
+      *reinterpret_cast<uint32_t*>(unit_of_tile<Rows>(tile, row0 + r, i / 4) + lane % 4 * 2) = ptx::pack_bf16(acc[i + half * 2] * factor[half], acc[i + half * 2 + 1] * factor[half]);
     }
   }
   __syncwarp();
   for (int i = lane; i < 16 * D / 8; i += 32) {
     const int r = i / (D / 8), u = i % (D / 8);
-    if (r < valid) ptx::store_16(to + r * ld + u * 8, *reinterpret_cast<const uint4*>(unit(r, u)));
+    if (r < valid) ptx::store_16(to + r * ld + u * 8, *reinterpret_cast<const uint4*>(unit_of_tile<Rows>(tile, row0 + r, u)));
   }
 }
 

@@ -36,6 +36,10 @@ __device__ __forceinline__ void load_box(void* shared, const TensorMap& map, Bar
                "r"(y), "r"(z)
                : "memory");
 }
+// Contiguous bytes; addresses and `bytes` are multiples of 16.
+__device__ __forceinline__ void load_bytes(void* shared, const void* global, uint32_t bytes, Barrier& b) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(&b)) : "memory");
+}
 __device__ __forceinline__ void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // Barrier `id`, 1 to 15 (0 is __syncthreads'), of `threads` threads, of which some wait and the others only arrive.

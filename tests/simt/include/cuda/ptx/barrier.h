@@ -38,6 +38,14 @@ inline void load_box(void* shared, const TensorMap& map, Barrier& b, int x, int 
     end_phase_if_complete(b);
   });
 }
+inline void load_bytes(void* shared, const void* global, uint32_t bytes, Barrier& b) {
+  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global) | bytes) % 16 != 0) throw std::runtime_error("simt: a bulk copy that is not of whole 16 bytes");
+  simt::do_later([=, &b] {
+    memcpy(shared, global, bytes);
+    b.bytes -= static_cast<int32_t>(bytes);
+    end_phase_if_complete(b);
+  });
+}
 inline void prefetch_map(const TensorMap&) {}
 
 inline void named_wait(int id, int threads) { simt::named_barrier(id, threads, true); }
