@@ -39,6 +39,16 @@ class Device(Sandbox):
         self.assertRegex(emulated.stdout, r"(?m)^emulation: MXFP8 products begin with compute capability 10\.0; products of BF16 copies of decoded operands stand in for it$")
         self.assertNotIn("emulation:", result.stdout)
 
+    def test_attention_that_does_not_run_is_refused(self):
+        if not self.has_cuda():
+            self.skipTest("this octet was built without CUDA")
+        config = self.config(run={"device": "cuda", "steps": 4, "attention": "wgmma"})   # head_dim 32
+        arguments = ["train", "--config", config, "--run-dir", self.folder / "run", "--dry-run"]
+        self.assert_one_line(octet(*arguments, env=NO_GPU), CONFIG, "run.attention", '"wgmma"', "model.head_dim is 32", "64 and 128", '"tile"')
+        self.assertEqual(octet(*arguments, "--set", "model.head_dim=64", env=NO_GPU).rc, OK)
+        self.assertEqual(octet(*arguments, "--set", "run.device=cpu", env=NO_GPU).rc, OK, "a CPU has one attention")
+        self.assert_one_line(octet(*arguments, "--set", "run.attention=flash", env=NO_GPU), CONFIG, "run.attention", "tile", "wgmma", "flash")
+
     def test_a_shadow_needs_a_gpu_and_leaves_nothing(self):
         config = self.config(run={"steps": 4})
         before = snapshot(self.folder)

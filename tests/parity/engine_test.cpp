@@ -190,6 +190,22 @@ TEST(engine_parity, short_validation_batches_are_filled_up) {
   EXPECT_NEAR(device.evaluate(batches), cpu.evaluate(batches), loss_tolerance);
 }
 
+TEST(engine_parity, attention_by_warpgroup_products) {
+  const auto heads_of_64 = [](const char* device) {
+    RunConfig c = config("blockwise", device);
+    c.model.head_dim = 64;
+    c.model.num_attention_heads = c.model.num_key_value_heads = width / 64;
+    c.run.attention = "wgmma";
+    return c;
+  };
+  const RunConfig c = heads_of_64("cuda");
+  Engine device(c, Engine::Memory::poisoned), again(c), cpu(heads_of_64("cpu"));
+  const auto got = losses(device, c, 0, 3), want = losses(cpu, c, 0, 3);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], loss_tolerance);
+  EXPECT_EQ(losses(again, c, 0, 3), got);
+  EXPECT_EQ(states(again), states(device));
+}
+
 TEST(engine_parity, compact_states) {
   RunConfig c = config("blockwise", "cuda");
   Engine whole(c);

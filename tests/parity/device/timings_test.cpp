@@ -51,6 +51,7 @@ class Timings : public ::testing::Test {
   double ms(const std::function<void(Ctx&)>& op, int calls = 5) {
     Ctx ctx(&device_, pool_, scratch_);
     ctx.key = key_;
+    ctx.attention = attention_;
     op(ctx);
     op(ctx);
     std::vector<float> times;
@@ -83,6 +84,7 @@ class Timings : public ::testing::Test {
   ThreadPool pool_{1};
   Arena memory_, scratch_;
   StepKey* key_ = nullptr;   // of stochastic rounding
+  AttentionKernels attention_ = AttentionKernels::tile;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   double copy_rate_ = 0;
 };
@@ -235,9 +237,18 @@ TEST_F(Timings, attention) {
     const Tensor qkv = random(Dtype::bf16, {tokens, g.qkv_width()}), out = blank(Dtype::bf16, {tokens, g.heads * d}), lse = blank(Dtype::f32, {1, g.heads, tokens});
     const Tensor d_out = random(Dtype::bf16, {tokens, g.heads * d}), d_qkv = blank(Dtype::bf16, {tokens, g.qkv_width()});
     const double square = static_cast<double>(tokens) * static_cast<double>(tokens) * static_cast<double>(g.heads * d);
-    EXPECT_GT(product(fmt::format("attention forward, head_dim {}", d), 2.0 * square, [&](Ctx& ctx) { cuda::attention(ctx, qkv, {}, tokens, g, out, lse, {}); }), 150.0);
-    EXPECT_GT(product(fmt::format("attention backward, head_dim {}", d), 5.0 * square,
-                      [&](Ctx& ctx) { cuda::attention_backward(ctx, d_out, qkv, out, lse, {}, tokens, g, d_qkv); }), 80.0);
+    double forward_bar = 150.0, backward_bar = 80.0;
+    for (const AttentionKernels kernels : {AttentionKernels::tile, AttentionKernels::wgmma}) {
+      if (kernels == AttentionKernels::wgmma && !device_.info().wgmma) continue;
+      attention_ = kernels;
+      const char* name = kernels == AttentionKernels::wgmma ? "wgmma attention" : "attention";
+      const double forward = product(fmt::format("{} forward, head_dim {}", name, d), 2.0 * square, [&](Ctx& ctx) { cuda::attention(ctx, qkv, {}, tokens, g, out, lse, {}); });
+      const double backward = product(fmt::format("{} backward, head_dim {}", name, d), 5.0 * square, [&](Ctx& ctx) { cuda::attention_backward(ctx, d_out, qkv, out, lse, {}, tokens, g, d_qkv); });
+      EXPECT_GT(forward, forward_bar) << name;
+      EXPECT_GT(backward, backward_bar) << name;
+      forward_bar = forward;   // what has more instructions of its own must be faster
+      backward_bar = backward;
+    }
   }
 }
 
