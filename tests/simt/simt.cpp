@@ -120,6 +120,9 @@ class Block {
       std::deque<std::function<void()>>& later = machine().later;
       if (all(State::done)) {
         if (!later.empty()) throw std::runtime_error("simt: a block ended before its bulk copies");
+        for (const NamedBarrier& b : machine().barriers) {
+          if (b.arrived != 0) throw std::runtime_error("simt: a block ended with threads at a barrier that is not full");
+        }
         return;
       }
       if (later.empty()) throw std::runtime_error("simt: deadlock: the threads of a block wait at different barriers");

@@ -120,6 +120,7 @@ __device__ __forceinline__ void differentiate(Shared<D>& shared, const Attention
     ptx::wgmma_wait<0>();
     if (lane == 0) ptx::arrive(shared.queries_free[stage]);
   }
+  wait_for_warpgroup(w);   // its keys and values have been read
   const int valid = own.last - own.first + 1;
   const int64_t ld = at.ld;
   bf16* to = static_cast<bf16*>(p.d_qkv) + (at.row0 + own.first) * ld;

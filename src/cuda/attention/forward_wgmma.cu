@@ -131,6 +131,7 @@ __device__ __forceinline__ void attend(Shared<D>& shared, const AttentionForward
     ptx::wgmma_fence();
     multiply_scores<D>(scores, queries, shared.keys[stage]);
     ptx::wait(shared.values_full[before], static_cast<uint32_t>((t - 1) / stages % 2));
+    ptx::wgmma_fence();   // again, behind a loop
     multiply_values<D>(out, probabilities, shared.values[before], t > 1);
     pass_turn(w);
     ptx::wgmma_wait<1>();
@@ -143,6 +144,7 @@ __device__ __forceinline__ void attend(Shared<D>& shared, const AttentionForward
     for (int i = 0; i < D / 2; ++i) out[i] *= correction[i / 2 % 2];
     to_operand(probabilities, scores);
   }
+  if (w == 0) take_turn(w);   // the one that is left over
   const int last = (tiles.count() - 1) % stages;
   ptx::wait(shared.values_full[last], static_cast<uint32_t>((tiles.count() - 1) / stages % 2));
   ptx::wgmma_fence();
@@ -161,6 +163,7 @@ __device__ __forceinline__ void attend(Shared<D>& shared, const AttentionForward
     if (lane % 4 == 0 && row <= rows.last) lse[row] = fmaf(state[half].largest, scale.plain, logf(sum));
   }
   const int64_t out_ld = static_cast<int64_t>(s.heads) * D;
+  wait_for_warpgroup(w);   // its queries have been read
   store_rows<D, query_tile>(static_cast<bf16*>(p.out) + (at.row0 + rows.first) * out_ld + at.query_column, out_ld, rows.last - rows.first + 1, queries, warp * 16, out, inverse, lane);
 }
 

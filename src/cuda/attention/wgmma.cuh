@@ -18,6 +18,9 @@ namespace octet::cuda {
 
 constexpr int warpgroup_threads = 128, box_columns = 64;
 
+// All warps of warpgroup w; barriers 1 and 2 belong to the forward's turns.
+__device__ __forceinline__ void wait_for_warpgroup(int w) { ptx::named_wait(3 + w, warpgroup_threads); }
+
 // The element (row, column) of a tile's box, where row % 8 == 0 and the address is for a descriptor or a whole row: without the swizzle.
 template <int Rows, class T>
 __device__ __forceinline__ T* element_of_tile(T* tile, int row, int column) {
