@@ -80,7 +80,7 @@ def add_recipe(recipe):
     setattr(Resume, f"test_bitwise_{recipe}", lambda self: self.check(recipe))
 
 
-for name in [*RECIPES, "harm_e2m1"]:
+for name in [*RECIPES, "harm_e2m1", "blockwise_with_gw_rowwise"]:
     add_recipe(name)
 
 

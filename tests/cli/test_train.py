@@ -62,7 +62,7 @@ class Dump(Sandbox):
     words = 1500
 
     def test_dumps_agree_with_numpy(self):
-        for recipe in [*QUANTIZING, "harm_e2m1"]:
+        for recipe in [*QUANTIZING, "harm_e2m1", "blockwise_with_gw_rowwise"]:
             with self.subTest(recipe=recipe):
                 run = self.train(recipe, "--dump", "3:*", *self.recipe_flags(recipe))
                 dump = run / "dumps" / "step_0000000003.safetensors"

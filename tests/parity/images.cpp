@@ -153,6 +153,7 @@ std::vector<Spec> specs() {
   add("48x80", block_spec(Dtype::e5m2, 48, 80, ScaleKind::pow2), block_spec(Dtype::e4m3, 7, 3, ScaleKind::fp32));
   add("1x128 e5m2", block_spec(Dtype::e5m2, 1, 128, ScaleKind::fp32), block_spec(Dtype::e5m2, 1, 128, ScaleKind::fp32));
   add("e8m0 128", block_spec(Dtype::e4m3, 1, 128, ScaleKind::e8m0), block_spec(Dtype::e4m3, 1, 128, ScaleKind::e8m0));
+  add("1x128 and rows", block_spec(Dtype::e4m3, 1, 128, ScaleKind::pow2), block_spec(Dtype::e4m3, 1, 0, ScaleKind::pow2));   // configs/recipes/blockwise_with_gw_rowwise.json
   add("tensor and rows", block_spec(Dtype::e4m3, 0, 0, ScaleKind::fp32), block_spec(Dtype::e4m3, 1, 0, ScaleKind::fp32));
   QuantSpec stochastic = block_spec(Dtype::e4m3, 1, 128, ScaleKind::fp32);
   stochastic.rounding = Rounding::stochastic;

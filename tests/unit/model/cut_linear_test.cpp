@@ -6,10 +6,12 @@
 #include <mutex>
 
 #include "comm/world.h"
+#include "config/config_io.h"
 #include "core/philox.h"
 #include "model/linear.h"
 #include "numerics/bf16.h"
 #include "ops/reduce.h"
+#include "source_dir.h"
 
 namespace octet {
 namespace {
@@ -148,10 +150,21 @@ struct Way {
 
 class EveryRecipe : public testing::TestWithParam<std::string> {};
 
+// A named recipe, or that of a file of configs/recipes.
+Recipe recipe_called(const std::string& name) {
+  nlohmann::json config = {{"model", {{"hidden_size", 128}, {"intermediate_size", 128}, {"num_hidden_layers", 1}, {"num_attention_heads", 1}, {"vocab_size", 128}}},
+                           {"data", {{"train", {{{"path", "unused"}}}}, {"seq_len", 128}}},
+                           {"batch", {{"micro", 1}, {"global", 1}}},
+                           {"optim", {{"lr", 1e-3}}},
+                           {"precision", {{"recipe", name}}},
+                           {"run", {{"steps", 1}}}};
+  if (name == "blockwise_with_gw_rowwise") config.merge_patch(load_config_file(test::source_dir() + "/configs/recipes/" + name + ".json"));
+  const PrecisionConfig precision = from_json(config).precision;
+  return make_recipe(precision.recipe, precision);
+}
+
 TEST_P(EveryRecipe, CodesAndScalesAreThoseOfOneRank) {
-  PrecisionConfig precision;
-  precision.recipe = GetParam();
-  const Recipe recipe = make_recipe(GetParam(), precision);
+  const Recipe recipe = recipe_called(GetParam());
   const Matrix w = random("w", outputs, inputs), x = random("x", tokens, inputs), dy = random("dy", tokens, outputs);
   Rig one(recipe, w, {}, Cut::none);
   const Seen want = pass_through(one, x, dy, tokens, Cut::none);
@@ -196,13 +209,11 @@ TEST_P(EveryRecipe, CodesAndScalesAreThoseOfOneRank) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::Values("bf16", "delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "nvfp4"), [](const auto& p) { return p.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::Values("bf16", "delayed", "tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "mxfp8", "nvfp4", "blockwise_with_gw_rowwise"), [](const auto& p) { return p.param; });
 
 // Of a key/value head that two ranks have, each has an addend of the gradient: what is quantized is the sum, on both.
 TEST_P(EveryRecipe, CopiesQuantizeTheSumOfTheirGradients) {
-  PrecisionConfig precision;
-  precision.recipe = GetParam();
-  const Recipe recipe = make_recipe(GetParam(), precision);
+  const Recipe recipe = recipe_called(GetParam());
   const Matrix w = random("w", outputs, inputs), x = random("x", tokens, inputs), addends[2] = {random("dy 0", tokens, outputs), random("dy 1", tokens, outputs)};
   Matrix sum = addends[0];
   for (size_t i = 0; i < sum.values.size(); ++i) sum.values[i] = to_bf16(to_float(addends[0].values[i]) + to_float(addends[1].values[i]));

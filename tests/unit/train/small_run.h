@@ -6,12 +6,14 @@
 
 #include "config/config_io.h"
 #include "core/philox.h"
+#include "source_dir.h"
 #include "train/engine.h"
 
 namespace octet::test {
 
+// Named recipes, `custom` as small_config() describes it, and files of configs/recipes.
 inline const std::vector<std::string>& all_recipes() {
-  static const std::vector<std::string> names{"fp32", "bf16", "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "custom"};
+  static const std::vector<std::string> names{"fp32", "bf16", "delayed", "tensorwise", "rowwise", "blockwise", "mxfp8", "custom", "blockwise_with_gw_rowwise"};
   return names;
 }
 
@@ -23,8 +25,13 @@ inline RunConfig small_config(const std::string& recipe) {
                       {"batch", {{"micro", 2}, {"global", 4}}},
                       {"optim", {{"lr", 1e-3}}},
                       {"eval", {{"interval", 1}}},
-                      {"precision", {{"recipe", recipe}, {"head", "fp8"}}},
+                      {"precision", {{"head", "fp8"}}},
                       {"run", {{"steps", 20}, {"threads", 2}}}};
+  if (recipe == "blockwise_with_gw_rowwise") {
+    j.merge_patch(load_config_file(source_dir() + "/configs/recipes/" + recipe + ".json"));
+  } else {
+    j["precision"]["recipe"] = recipe;
+  }
   if (recipe == "custom") {
     // Everything the named recipes do not use: odd blocks, FP6, stochastic rounding.
     const nlohmann::json x = {{"format", "e2m3"}, {"block", {1, 48}}, {"scale", "pow2"}}, w = {{"format", "e3m2"}, {"block", {16, 24}}, {"rounding", "stochastic"}}, dy = {{"format", "e4m3"}, {"block", {1, 20}}, {"rounding", "stochastic"}};
