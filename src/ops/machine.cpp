@@ -23,6 +23,8 @@ namespace {
 
 }  // namespace
 
+AttentionKernels attention_kernels(const std::string& run_attention) { return run_attention == "wgmma" ? AttentionKernels::wgmma : AttentionKernels::tile; }
+
 #ifdef OCTET_HAVE_CUDA
 
 void Machine::Release::operator()(cuda::Device* device) const { delete device; }
@@ -36,17 +38,21 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
   if (options.kind != DeviceKind::cuda) return;
   const std::vector<cuda::DeviceInfo> present = cuda::list_devices();
   const auto place = present.empty() ? size_t{0} : static_cast<size_t>(options.local_rank) % present.size();
-  if (!present.empty()) capability_ = present[place].capability;
+  if (!present.empty()) {
+    capability_ = present[place].capability;
+    wgmma_ = present[place].wgmma;
+  }
   if (options.plan_only) return;
   if (present.empty()) throw Error(ExitCode::device, "\"cuda\", but this process has no GPU that it can use", "run.device", "set it to \"cpu\" or \"auto\"; octet doctor says why");
   device_.reset(new cuda::Device(present[place].index));
 }
 
-void Machine::check_attention(int64_t head_dim) const {
+void Machine::check_attention(int64_t head_dim, Dtype activations) const {
   if (kind() == DeviceKind::cpu || options_.attention != AttentionKernels::wgmma) return;
   const auto refuse = [](const std::string& why) { throw Error(ExitCode::config, "\"wgmma\", but " + why, "run.attention", "set it to \"tile\""); };
-  if (device_ && !device_->info().wgmma) refuse(fmt::format("{} is no GPU of compute capability 9.0, or octet was not compiled for 90a", device_->info().name));
+  if (!wgmma_) refuse(fmt::format("{} is no GPU of compute capability 9.0, or octet was not compiled for 90a", name()));
   if (head_dim != 64 && head_dim != 128) refuse(fmt::format("model.head_dim is {}, and these kernels serve 64 and 128", head_dim));
+  if (activations != Dtype::bf16) refuse("this recipe computes in FP32, and these kernels serve BF16");
 }
 
 std::string Machine::name() const {
@@ -139,7 +145,7 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
 std::string Machine::name() const { return fmt::format("CPU, {} threads", pool_.threads()); }
 std::string Machine::device_uuid() const { return {}; }
 CUstream_st* Machine::stream() const { return nullptr; }
-void Machine::check_attention(int64_t) const {}
+void Machine::check_attention(int64_t, Dtype) const {}
 double Machine::peak_flops() const { return 0; }
 Machine::MemoryUse Machine::memory_use() const { return {}; }
 size_t Machine::overhead_bytes() const { return 0; }

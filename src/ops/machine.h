@@ -29,6 +29,9 @@ struct ProductTiming {
 // "cpu", "cuda" or "auto": a GPU where there is one that this program can use.
 DeviceKind device_kind(const std::string& run_device);
 
+// "tile" or "wgmma".
+AttentionKernels attention_kernels(const std::string& run_attention);
+
 class Machine {
  public:
   struct Options {
@@ -49,8 +52,8 @@ class Machine {
   ThreadPool& pool() { return pool_; }
   // Of the GPU; of a dry run: of the first GPU here, or 9.0.
   Capability capability() const { return capability_; }
-  // Error(config) where the attention that was asked for does not run: on this GPU, with this head_dim.
-  void check_attention(int64_t head_dim) const;
+  // Error(config) where the attention that was asked for does not run: on this GPU or, in a dry run, the first one here; with this head_dim; on activations of this type.
+  void check_attention(int64_t head_dim, Dtype activations) const;
   std::string name() const;               // "CPU, 16 threads", "NVIDIA H200 (compute capability 9.0)"; of a dry run what it plans for
   // Of the GPU, as nvidia-smi prints it; empty on a CPU.
   std::string device_uuid() const;
@@ -96,6 +99,7 @@ class Machine {
   };
   Options options_;
   Capability capability_{9, 0};
+  bool wgmma_ = true;   // as DeviceInfo has it
   ThreadPool pool_;
   std::unique_ptr<cuda::Device, Release> device_;
 };

@@ -25,7 +25,7 @@ namespace {
 class Bench {
  public:
   Bench(const RunConfig& c, int rounds)
-      : machine_({device_kind(c.run.device), static_cast<int>(c.run.threads), GemmMath::blas, false}), rounds_(rounds) {}
+      : machine_({device_kind(c.run.device), static_cast<int>(c.run.threads), GemmMath::blas, false, 0, attention_kernels(c.run.attention)}), rounds_(rounds) {}
 
   Machine& machine() { return machine_; }
 
@@ -223,6 +223,7 @@ OpBench bench_attention(const RunConfig& c, int rounds) {
   Bench bench(c, rounds);
   OpBench result{bench.machine().name(), "", {}};
   const ModelConfig& m = c.model;
+  bench.machine().check_attention(m.head_dim, Dtype::bf16);
   const HeadGeometry g{m.num_attention_heads, m.num_key_value_heads, m.head_dim, rotary_dim(m), static_cast<float>(m.rms_norm_eps)};
   const int64_t tokens = c.batch.micro * c.data.seq_len, seq = c.data.seq_len, out_width = g.heads * g.head_dim;
   const double half = static_cast<double>(c.batch.micro * g.heads * g.head_dim) * static_cast<double>(seq) * static_cast<double>(seq);

@@ -25,7 +25,7 @@ Tensor vector_view(const std::vector<int32_t>& v) {
 
 Machine::Options machine_options(const RunConfig& c, bool plan_only, const Mesh* mesh) {
   return {device_kind(c.run.device), static_cast<int>(c.run.threads), gemm_math(c.run.cpu_gemm), plan_only, mesh ? mesh->local_rank() : 0,
-          c.run.attention == "wgmma" ? AttentionKernels::wgmma : AttentionKernels::tile};
+          attention_kernels(c.run.attention)};
 }
 
 Tensor bytes_of(void* data, size_t bytes) { return {data, Dtype::u8, {static_cast<int64_t>(bytes)}}; }
@@ -41,7 +41,6 @@ size_t MemoryPlan::lent() const {
 
 Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_modules, const Mesh* mesh)
     : config_(config), mesh_(mesh ? mesh : &alone_), machine_(machine_options(config, memory == Memory::plan_only, mesh)) {
-  machine_.check_attention(config_.model.head_dim);
   if (config_.run.shadow && machine_.kind() == DeviceKind::cpu) {
     throw Error(ExitCode::config, "true, but this run computes on a CPU, which is what a GPU is compared with", "run.shadow", "set it to false, or run.device to \"cuda\"");
   }
@@ -52,6 +51,7 @@ Engine::Engine(const RunConfig& config, Memory memory, const std::string& dump_m
   quant_.set_ranks(mesh_->layout().dp(), mesh_->layout().dp_rank() == 0, mesh_->layout().replica == 0);
   model_ = std::make_unique<Model>(config_, quant_, machine_.image_layout(), TensorParallel(*mesh_, config_.parallel));
   if (machine_.kind() == DeviceKind::cuda) check_recipes(model_->precision(), model_->module_paths(), machine_.capability(), config_.precision.emulate);
+  machine_.check_attention(config_.model.head_dim, model_->precision().base().compute);
   dp_ = std::make_unique<DataParallel>(*mesh_, config_.parallel, *model_, quant_);
   plan(dump_modules);
   if (memory != Memory::plan_only) allocate(memory == Memory::poisoned);

@@ -46,6 +46,7 @@ class Device(Sandbox):
         arguments = ["train", "--config", config, "--run-dir", self.folder / "run", "--dry-run"]
         self.assert_one_line(octet(*arguments, env=NO_GPU), CONFIG, "run.attention", '"wgmma"', "model.head_dim is 32", "64 and 128", '"tile"')
         self.assertEqual(octet(*arguments, "--set", "model.head_dim=64", env=NO_GPU).rc, OK)
+        self.assert_one_line(octet(*arguments, "--fp8-recipe", "fp32", "--set", "model.head_dim=64", env=NO_GPU), CONFIG, "run.attention", "FP32", "BF16")
         self.assertEqual(octet(*arguments, "--set", "run.device=cpu", env=NO_GPU).rc, OK, "a CPU has one attention")
         self.assert_one_line(octet(*arguments, "--set", "run.attention=flash", env=NO_GPU), CONFIG, "run.attention", "tile", "wgmma", "flash")
 

@@ -70,8 +70,8 @@ void Rig::on_device(const std::function<void(Ctx&)>& op, uint64_t seed, StepKey 
   ctx.attention = attention;
 #ifdef OCTET_SIMT
   // Another order of threads each time: callers call twice and compare.
-  constexpr simt::Order orders[] = {simt::Order::forward, simt::Order::backward, simt::Order::interleaved};
-  simt::set_order(orders[calls_++ % 3]);
+  constexpr simt::Order orders[] = {simt::Order::forward, simt::Order::backward, simt::Order::interleaved, simt::Order::eager_copies};
+  simt::set_order(orders[calls_++ % 4]);
 #endif
   op(ctx);
   device_.synchronize();

@@ -56,7 +56,7 @@ struct Fiber {
 };
 
 struct NamedBarrier {
-  int arrived = 0;
+  int arrived = 0, threads = 0;
   int64_t phase = 0;
 };
 
@@ -125,12 +125,9 @@ class Block {
         }
         return;
       }
-      if (later.empty()) throw std::runtime_error("simt: deadlock: the threads of a block wait at different barriers");
-      const bool newest_first = machine().order == Order::interleaved;   // copies overtake each other
-      const std::function<void()> work = newest_first ? std::move(later.back()) : std::move(later.front());
-      if (newest_first) later.pop_back();
-      else later.pop_front();
-      work();
+      const bool copies_first = machine().order == Order::interleaved;
+      if ((copies_first && copy_one()) || multiply_one() || copy_one()) continue;
+      throw std::runtime_error("simt: deadlock: the threads of a block wait at different barriers");
     }
   }
 
@@ -138,6 +135,24 @@ class Block {
   static boost::context::pooled_fixedsize_stack& stacks() {
     thread_local boost::context::pooled_fixedsize_stack pool(64 * 1024);
     return pool;
+  }
+
+  // What the machine does beside its threads, when none of them can run.
+  static bool copy_one() {
+    std::deque<std::function<void()>>& later = machine().later;
+    if (later.empty()) return false;
+    const bool newest_first = machine().order == Order::interleaved;   // copies overtake each other
+    const std::function<void()> work = newest_first ? std::move(later.back()) : std::move(later.front());
+    if (newest_first) later.pop_back();
+    else later.pop_front();
+    work();
+    return true;
+  }
+  bool multiply_one() {
+    for (Warpgroup& w : warpgroups_) {
+      if (w.execute_wanted()) return true;
+    }
+    return false;
   }
 
   static bool can_run(Fiber& f) {
@@ -270,7 +285,7 @@ void wait_until(std::function<bool()> ready) {
 }
 
 void do_later(std::function<void()> work) {
-  if (machine().order == Order::backward) return work();
+  if (machine().order == Order::backward || machine().order == Order::eager_copies) return work();
   machine().later.push_back(std::move(work));
 }
 
@@ -282,13 +297,15 @@ void close_products() { machine().current->products.close(); }
 void finish_products(int pending) {
   Fiber& f = *machine().current;
   const int64_t end = f.products.begin_finish(pending);
-  wait_until([&f, end] { return f.warpgroup->issued(end); });
-  f.warpgroup->execute(end);
+  f.warpgroup->want(end);
+  wait_until([&f, end] { return f.warpgroup->finished(end); });
 }
 
 void named_barrier(int id, int threads, bool waits) {
   NamedBarrier& b = machine().barriers.at(static_cast<size_t>(id));
   const int64_t phase = b.phase;
+  if (b.arrived > 0 && b.threads != threads) throw std::runtime_error("simt: threads differ about how many a barrier is of");
+  b.threads = threads;
   if (++b.arrived == threads) {
     b.arrived = 0;
     ++b.phase;

@@ -4,12 +4,12 @@
 // part of cuda_runtime.h that src/cuda uses, and src/cuda/ptx with each instruction written out in C++ (numerics/*.h, explicit fma).
 // A thread runs until it reaches a barrier; warp-wide operations are barriers of 32 threads. Blocks run one after the other.
 //
-// What Hopper does beside its threads, bulk copies (TMA) and products of a warpgroup (WGMMA), happens at once in one order of threads and as late as allowed in the
-// others, in one of them the newest copy first (Order): a reader that did not wait, and a writer that came too early, both show.
+// What Hopper does beside its threads, bulk copies (TMA) and products of a warpgroup (WGMMA), happens at once or as late as allowed, in the combinations of
+// Order: a reader that did not wait shows, and so does a copy into memory whose product nobody has waited for.
 //
 // It finds: wrong indices and masks (by the guard bytes of tests/parity), missing barriers (threads are run in an order that
-// differs from block to block, see Order), asynchronous copies and products that nobody waited for, accumulators that are read too early (they are NaN until waited for), reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
-// (reported as a deadlock). It does not find: races between blocks, weak memory ordering, wrong PTX. Those need the GPU (tests/parity).
+// differs from block to block, see Order), asynchronous copies and products that nobody waited for, accumulators that are read before any thread waited for them (they are NaN until then), reads of unwritten shared memory (dynamic shared memory begins as NaN patterns), divergent barriers
+// (reported as a deadlock). It does not find: races between blocks, weak memory ordering, missing fences, a wait for a product that only some warps lack, wrong PTX. Those need the GPU (tests/parity).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,8 +25,9 @@ struct Index3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
-// In which order the threads of a block run between barriers, and (backward) that bulk copies and products are done at once. Results must not depend on it.
-enum class Order { forward, backward, interleaved };
+// In which order the threads of a block run between barriers, and when bulk copies and products are done: forward, late; backward, both at once; interleaved, late and the newest copy first;
+// eager_copies, in the order of forward with copies at once and products late. Results must not depend on it.
+enum class Order { forward, backward, interleaved, eager_copies };
 void set_order(Order order);
 
 // The running thread.

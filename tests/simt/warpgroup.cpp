@@ -59,6 +59,12 @@ bool Warpgroup::issued(int64_t end) const {
   return true;
 }
 
+bool Warpgroup::execute_wanted() {
+  if (wanted_ <= first_ || !issued(wanted_)) return false;
+  execute(wanted_);
+  return true;
+}
+
 void Warpgroup::execute(int64_t end) {
   for (; first_ < end; ++first_) {
     compute(products_.front());

@@ -1,6 +1,7 @@
 // Products of a warpgroup (WGMMA), as the emulated machine keeps them: each of the 128 threads issues its part of a product; when all have, and one of them waits for
 // it (or at once), it is computed from what shared memory and registers hold then.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -39,12 +40,16 @@ class WarpgroupThread {
 class Warpgroup {
  public:
   void issue(WarpgroupThread& thread, int index, const Product& product, bool at_once);
-  // Whether all threads have issued the products before `end`.
-  bool issued(int64_t end) const;
-  // Computes those before `end` that are not yet.
-  void execute(int64_t end);
+  // Somebody waits for the products before `end`.
+  void want(int64_t end) { wanted_ = std::max(wanted_, end); }
+  bool finished(int64_t end) const { return first_ >= end; }
+  // Computes what somebody waits for, if all threads have issued it; says whether there was something.
+  bool execute_wanted();
 
  private:
+  bool issued(int64_t end) const;
+  void execute(int64_t end);
+
   struct Shared {
     std::array<Product, warpgroup_size> part;
     std::array<std::vector<float>, warpgroup_size> before;   // d as it was; empty where products before this one leave it in d
@@ -54,7 +59,8 @@ class Warpgroup {
   static void compute(const Shared& p);
 
   std::deque<Shared> products_;
-  int64_t first_ = 0;   // number of products_.front()
+  int64_t first_ = 0;    // number of products_.front()
+  int64_t wanted_ = 0;
 };
 
 }  // namespace simt

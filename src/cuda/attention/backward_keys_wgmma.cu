@@ -16,7 +16,7 @@ constexpr int key_tile = 128, query_tile = 64, stages = 3, consumers = 2, thread
 
 template <int D>
 struct Shared {
-  bf16 keys[key_tile * D], values[key_tile * D];
+  alignas(1024) bf16 keys[key_tile * D], values[key_tile * D];
   bf16 queries[stages][query_tile * D], d_out[stages][query_tile * D];
   float2 terms[stages][query_tile];
   ptx::Barrier keys_full, queries_full[stages], queries_free[stages];
@@ -92,7 +92,7 @@ __device__ __forceinline__ void add_weighted(float (&d)[D / 2], const uint32_t (
 template <int D>
 __device__ __forceinline__ void differentiate(Shared<D>& shared, const AttentionBackward& p, Scale scale, const HeadPlace& at, int k0, Walk walk, int w) {
   const AttentionShape& s = p.shape;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index() % 4;
   const KeyWarp own(k0 + w * 64 + warp * 16, 16, key_tile, s.seq_len, documents_of(s, at.sample));
   bf16 *keys = element_of_tile<key_tile>(shared.keys, w * 64, 0), *values = element_of_tile<key_tile>(shared.values, w * 64, 0);
   float dk[D / 2] = {}, dv[D / 2] = {}, scores[query_tile / 2], gradients[query_tile / 2];
@@ -118,6 +118,7 @@ __device__ __forceinline__ void differentiate(Shared<D>& shared, const Attention
     ptx::wgmma_fence();
     add_weighted<D>(dk, score_gradients, shared.queries[stage]);
     ptx::wgmma_wait<0>();
+    __syncwarp();   // all lanes have read the terms
     if (lane == 0) ptx::arrive(shared.queries_free[stage]);
   }
   wait_for_warpgroup(w);   // its keys and values have been read
@@ -131,10 +132,12 @@ __device__ __forceinline__ void differentiate(Shared<D>& shared, const Attention
 
 template <int D>
 __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionBackward p, Scale scale, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap d_out) {
+  static_assert(D == 64 || D == 128, "rows are one or two boxes of 64 columns");
+  static_assert(sizeof(Shared<D>) <= 232448, "what a CTA of compute capability 9.0 may ask for");
 #ifdef OCTET_WGMMA
   Shared<D>& shared = *ptx::dynamic_shared<Shared<D>>();
   const AttentionShape& s = p.shape;
-  const int k0 = static_cast<int>(blockIdx.y) * key_tile, kv_head = static_cast<int>(blockIdx.x) % s.kv_heads, w = static_cast<int>(threadIdx.x) / warpgroup_threads;
+  const int k0 = static_cast<int>(blockIdx.y) * key_tile, kv_head = static_cast<int>(blockIdx.x) % s.kv_heads, w = warp_index() / 4;
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.kv_heads, 0, kv_head);
   const int32_t* document = documents_of(s, at.sample);
   const int query_end = document ? first_query_beyond(document, min(k0 + key_tile, s.seq_len) - 1, s.seq_len) : s.seq_len;
@@ -157,6 +160,8 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionBackward p,
     ptx::take_registers<240>();
     differentiate<D>(shared, p, scale, at, k0, walk, w);
   }
+#else
+  __trap();   // code of another machine
 #endif
 }
 
@@ -165,7 +170,7 @@ void launch_keys(cudaStream_t stream, const AttentionBackward& p) {
   const AttentionShape& s = p.shape;
   check(cudaFuncSetAttribute(backward_keys<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<D>))), "shared memory of dK and dV");
   const dim3 grid(static_cast<unsigned>(s.samples * s.kv_heads), blocks_for(s.seq_len, key_tile));
-  launch("dK and dV of attention", stream, backward_keys<D>, grid, threads, sizeof(Shared<D>), p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, query_tile),
+  launch("dK and dV of attention (wgmma)", stream, backward_keys<D>, grid, threads, sizeof(Shared<D>), p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, query_tile),
          map_of_heads(s, p.d_out, s.heads, query_tile));
 }
 

@@ -16,7 +16,7 @@ constexpr int query_tile = 128, key_tile = 64, stages = 3, consumers = 2, thread
 
 template <int D>
 struct Shared {
-  bf16 queries[query_tile * D], d_out[query_tile * D];
+  alignas(1024) bf16 queries[query_tile * D], d_out[query_tile * D];
   bf16 keys[stages][key_tile * D], values[stages][key_tile * D];
   ptx::Barrier queries_full, keys_full[stages], keys_free[stages];
 };
@@ -55,7 +55,7 @@ __device__ __forceinline__ void add_weighted(float (&d)[D / 2], const uint32_t (
 template <int D>
 __device__ __forceinline__ void differentiate(Shared<D>& shared, const AttentionBackward& p, Scale scale, const HeadPlace& at, int q0, int first_tile, int end_tile, int w) {
   const AttentionShape& s = p.shape;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4, row0 = w * 64 + warp * 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index() % 4, row0 = w * 64 + warp * 16;
   const QueryWarp own(q0 + row0, 16, s.seq_len, documents_of(s, at.sample));
   const float2* all_terms = p.terms + (static_cast<int64_t>(at.sample) * s.heads + at.head) * p.terms_pitch;
   float lse[2], delta[2];
@@ -119,10 +119,12 @@ __device__ __forceinline__ void differentiate(Shared<D>& shared, const Attention
 
 template <int D>
 __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionBackward p, Scale scale, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap d_out) {
+  static_assert(D == 64 || D == 128, "rows are one or two boxes of 64 columns");
+  static_assert(sizeof(Shared<D>) <= 232448, "what a CTA of compute capability 9.0 may ask for");
 #ifdef OCTET_WGMMA
   Shared<D>& shared = *ptx::dynamic_shared<Shared<D>>();
   const AttentionShape& s = p.shape;
-  const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads, w = static_cast<int>(threadIdx.x) / warpgroup_threads;
+  const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads, w = warp_index() / 4;
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.heads, head, head / s.group());
   const int32_t* document = documents_of(s, at.sample);
   const int first_tile = document ? document[q0] / key_tile : 0, end_tile = (min(q0 + query_tile, s.seq_len) + key_tile - 1) / key_tile;
@@ -144,6 +146,8 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionBackward
     ptx::take_registers<240>();
     differentiate<D>(shared, p, scale, at, q0, first_tile, end_tile, w);
   }
+#else
+  __trap();   // code of another machine
 #endif
 }
 
@@ -152,7 +156,7 @@ void launch_queries(cudaStream_t stream, const AttentionBackward& p) {
   const AttentionShape& s = p.shape;
   check(cudaFuncSetAttribute(backward_queries<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<D>))), "shared memory of dQ");
   const dim3 grid(static_cast<unsigned>(s.samples * s.heads), blocks_for(s.seq_len, query_tile));
-  launch("dQ of attention", stream, backward_queries<D>, grid, threads, sizeof(Shared<D>), p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, key_tile),
+  launch("dQ of attention (wgmma)", stream, backward_queries<D>, grid, threads, sizeof(Shared<D>), p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, key_tile),
          map_of_heads(s, p.d_out, s.heads, key_tile));
 }
 

@@ -19,7 +19,7 @@ constexpr int query_tile = 128, key_tile = 128, stages = 2, consumers = 2, threa
 
 template <int D>
 struct Shared {
-  bf16 queries[query_tile * D];
+  alignas(1024) bf16 queries[query_tile * D];
   bf16 keys[stages][key_tile * D], values[stages][key_tile * D];
   ptx::Barrier queries_full, keys_full[stages], keys_free[stages], values_full[stages], values_free[stages];
 };
@@ -67,7 +67,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[N], RowState (&st
     for (int i = 0; i < N; i += 4) largest = fmaxf(largest, fmaxf(scores[i + half * 2], scores[i + half * 2 + 1]));
     largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 2));
-    const float shift = largest * scale_log2;
+    const float shift = largest == minus_infinity ? 0.0f : largest * scale_log2;   // scores may overflow
     correction[half] = ptx::exp2_approx(fmaf(state[half].largest, scale_log2, -shift));
     float sum = state[half].sum * correction[half];
 #pragma unroll
@@ -100,7 +100,7 @@ __device__ __forceinline__ void multiply_values(float (&out)[D / 2], const uint3
 template <int D>
 __device__ __forceinline__ void attend(Shared<D>& shared, const AttentionForward& p, Scale scale, const HeadPlace& at, int q0, KeyTiles tiles, int w) {
   const AttentionShape& s = p.shape;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index() % 4;
   const QueryWarp rows(q0 + w * 64 + warp * 16, 16, s.seq_len, documents_of(s, at.sample));
   bf16* queries = element_of_tile<query_tile>(shared.queries, w * 64, 0);
   const auto free = [&](ptx::Barrier& b) {
@@ -170,10 +170,11 @@ __device__ __forceinline__ void attend(Shared<D>& shared, const AttentionForward
 template <int D>
 __global__ void __launch_bounds__(threads, 1) attention_forward(AttentionForward p, Scale scale, const __grid_constant__ TensorMap map) {
   static_assert(D == 64 || D == 128, "rows are one or two boxes of 64 columns");
+  static_assert(sizeof(Shared<D>) <= 232448, "what a CTA of compute capability 9.0 may ask for");
 #ifdef OCTET_WGMMA
   Shared<D>& shared = *ptx::dynamic_shared<Shared<D>>();
   const AttentionShape& s = p.shape;
-  const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads, w = static_cast<int>(threadIdx.x) / warpgroup_threads;
+  const int q0 = static_cast<int>(gridDim.y - 1 - blockIdx.y) * query_tile, head = static_cast<int>(blockIdx.x) % s.heads, w = warp_index() / 4;
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.heads, head, head / s.group());
   const int32_t* document = documents_of(s, at.sample);
   const KeyTiles tiles{document ? document[q0] / key_tile : 0, (min(q0 + query_tile, s.seq_len) - 1) / key_tile};
@@ -196,6 +197,8 @@ __global__ void __launch_bounds__(threads, 1) attention_forward(AttentionForward
     ptx::take_registers<240>();
     attend<D>(shared, p, scale, at, q0, tiles, w);
   }
+#else
+  __trap();   // code of another machine
 #endif
 }
 
@@ -204,7 +207,7 @@ void launch_forward(cudaStream_t stream, const AttentionForward& p) {
   const AttentionShape& s = p.shape;
   check(cudaFuncSetAttribute(attention_forward<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes<D>)), "shared memory of attention");
   const dim3 grid(static_cast<unsigned>(s.samples * s.heads), blocks_for(s.seq_len, query_tile));
-  launch("attention", stream, attention_forward<D>, grid, threads, shared_bytes<D>, p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, key_tile));
+  launch("attention (wgmma)", stream, attention_forward<D>, grid, threads, shared_bytes<D>, p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, key_tile));
 }
 
 }  // namespace

@@ -6,17 +6,13 @@
 #pragma once
 #include <cstdint>
 
+#include "cuda/ptx/matrix_descriptor.h"
+
 namespace octet::ptx {
 
-// Operands lie in shared memory as the copy engine leaves them with its 128-byte swizzle: rows of 128 bytes, 16-byte unit u of row r at u ^ r % 8; at multiples of 1024 bytes.
-// A, and B with the products' k along a row ([N rows, 64 k]): the 8-row groups follow each other, the next 16 k are 32 bytes further.
-__device__ __forceinline__ uint64_t wgmma_rows(const void* shared) {
-  return (static_cast<uint64_t>(__cvta_generic_to_shared(shared)) & 0x3FFFF) >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
-// B with k along its rows ([16 k rows, 64 columns]), `apart` bytes from each 64 columns to the next.
-__device__ __forceinline__ uint64_t wgmma_columns(const void* shared, uint32_t apart) {
-  return (static_cast<uint64_t>(__cvta_generic_to_shared(shared)) & 0x3FFFF) >> 4 | static_cast<uint64_t>(apart >> 4) << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
+// Operands in shared memory: ptx/matrix_descriptor.h.
+__device__ __forceinline__ uint64_t wgmma_rows(const void* shared) { return descriptor_of_rows(static_cast<uint32_t>(__cvta_generic_to_shared(shared))); }
+__device__ __forceinline__ uint64_t wgmma_columns(const void* shared, uint32_t apart) { return descriptor_of_columns(static_cast<uint32_t>(__cvta_generic_to_shared(shared)), apart); }
 
 // Before the first product that uses registers which were written by anything else.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -71,6 +72,7 @@ inline unsigned __ballot_sync(unsigned mask, bool predicate) {
   for (int l = 0; l < 32; ++l) votes |= (__shfl_sync(mask, predicate ? 1u : 0u, l) & 1u) << l;
   return votes;
 }
+[[noreturn]] inline void __trap() { throw std::runtime_error("simt: trap"); }
 inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, 4); return f; }
 inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
 template <class T>

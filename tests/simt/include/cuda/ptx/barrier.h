@@ -24,6 +24,7 @@ inline void barrier_init_fence() {}
 inline void arrive_expecting(Barrier& b, uint32_t bytes) {
   if (b.awaited == 0) throw std::runtime_error("simt: more arrivals at a barrier than its phase has");
   b.bytes += static_cast<int32_t>(bytes);
+  if (b.bytes >= 1 << 20) throw std::runtime_error("simt: more bytes than a barrier counts");
   --b.awaited;
   end_phase_if_complete(b);
 }

@@ -2,11 +2,13 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "cuda/ptx/matrix_descriptor.h"
+
 namespace octet::ptx {
 
-inline uint64_t wgmma_offset(const void* shared) { return static_cast<uint64_t>(static_cast<const std::byte*>(shared) - simt::dynamic_shared_memory()); }
-inline uint64_t wgmma_rows(const void* shared) { return wgmma_offset(shared) >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62; }
-inline uint64_t wgmma_columns(const void* shared, uint32_t apart) { return wgmma_offset(shared) >> 4 | static_cast<uint64_t>(apart >> 4) << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62; }
+inline uint32_t wgmma_offset(const void* shared) { return static_cast<uint32_t>(static_cast<const std::byte*>(shared) - simt::dynamic_shared_memory()); }
+inline uint64_t wgmma_rows(const void* shared) { return descriptor_of_rows(wgmma_offset(shared)); }
+inline uint64_t wgmma_columns(const void* shared, uint32_t apart) { return descriptor_of_columns(wgmma_offset(shared), apart); }
 inline void wgmma_fence() {}
 inline void wgmma_commit() { simt::close_products(); }
 template <int Pending>
