@@ -187,7 +187,7 @@ void add_running(Table<RunConfig>& t) {
   t.add(kFree, OCTET_FIELD(run.shadow),
         "debugging, on a GPU: compute every operator on the CPU too, from the same bits, and stop at the first that disagrees; the results stay the same, a step takes "
         "minutes on real models: for few layers and steps");
-  t.add(kWarn, OCTET_FIELD(run.attention), "kernels of a GPU's attention: tile; or wgmma, for compute capability 9.0 and head_dim 64 and 128: tested on the host alone, no GPU has run them yet").one_of({"tile", "wgmma"});
+  t.add(kWarn, OCTET_FIELD(run.attention), "kernels of a GPU's attention: mma, products of a warp; or wgmma, of a warpgroup, for compute capability 9.0 and head_dim 64 and 128: tested on the host alone, no GPU has run them yet").one_of({"mma", "wgmma"});
   t.add(kWarn, OCTET_FIELD(run.gemm_choice), "algorithms of a GPU's matrix products: timed once, at the start; or the library's first suggestion").one_of({"timed", "heuristic"});
   t.add(kFree, OCTET_FIELD(run.threads), "CPU threads; 0: all usable cores").at_least(0).at_most(4096);
   t.add(kForbidden, OCTET_FIELD(run.init_perturbation),

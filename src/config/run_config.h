@@ -209,7 +209,7 @@ struct RunSection {
   int64_t threads = 0;             // 0: all usable cores
   bool cuda_graphs = true;            // a GPU's micro-batches are recorded once and run again
   bool shadow = false;                // a GPU's operators are computed on the CPU too and compared
-  std::string attention = "tile";     // tile | wgmma: which kernels compute a GPU's attention
+  std::string attention = "mma";      // mma | wgmma: which kernels compute a GPU's attention
   std::string gemm_choice = "timed";  // timed | heuristic: how a GPU's products find their algorithms; stored in checkpoints
   std::string cpu_gemm = "blas";   // blas | fixed (own summation order, golden curves) | exact (bit model of FP8 tensor cores)
   double init_perturbation = 0;    // initial weights times (1 + p N(0,1)); for twins

@@ -26,7 +26,7 @@ enum class GemmMath : uint8_t {
 };
 
 // Which family of kernels computes attention on a GPU (cuda/attention/kernels.h).
-enum class AttentionKernels : uint8_t { tile, wgmma };
+enum class AttentionKernels : uint8_t { mma, wgmma };
 
 class Ctx {
  public:
@@ -51,7 +51,7 @@ class Ctx {
   const StepKey* key = nullptr;
   // Of the GPU, real or planned for: decides which products are native (recipe/hardware.h).
   Capability capability{9, 0};
-  AttentionKernels attention = AttentionKernels::tile;
+  AttentionKernels attention = AttentionKernels::mma;
   // Where spans go (core/trace.h); null: nobody listens.
   Tracer* tracer = nullptr;
   // Operators are computed on the CPU too and compared; null: they are not. On a GPU only.

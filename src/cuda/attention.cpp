@@ -23,8 +23,8 @@ AttentionShape shape_of(const Tensor& qkv, const Tensor& document_start, int64_t
   return s;
 }
 
-// Whether the tensor family runs it here. Forward and backward may go different ways: they share out and lse alone.
-bool serves(Ctx& ctx, const AttentionShape& s, size_t shared_bytes) { return tensor_attention_serves(s) && shared_bytes <= ctx.cuda().info().shared_bytes; }
+// Whether the mma family runs it here. Forward and backward may go different ways: they share out and lse alone.
+bool serves(Ctx& ctx, const AttentionShape& s, size_t shared_bytes) { return mma_attention_serves(s) && shared_bytes <= ctx.cuda().info().shared_bytes; }
 
 bool wgmma_chosen(Ctx& ctx, const AttentionShape& s) { return ctx.attention == AttentionKernels::wgmma && ctx.cuda().info().wgmma && wgmma_attention_serves(s); }
 
@@ -34,7 +34,7 @@ void check_dtypes(const char* op, const Tensor& qkv, const Tensor& other) {
   OCTET_CHECK(qkv.dtype == other.dtype, "{}: qkv is {}, out and gradients must be too, not {}", op, name(qkv.dtype), name(other.dtype));
 }
 
-// What the tensor family can do for images of out: all of it (images), take the amax that scales wait for, or nothing.
+// What the mma family can do for images of out: all of it (images), take the amax that scales wait for, or nothing.
 enum class Share { nothing, amax, images };
 Share share_of_images(const AttentionShape& s, const SourceParams& out, const ImagePair& pair) {
   if (!attention_quantizes(s.head_dim) || !tile_serves(out, {&pair, 1})) return Share::nothing;
@@ -59,16 +59,16 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
   AttentionForward p{shape_of(qkv, document_start, seq_len, g), qkv.data, out.data, lse.as<float>()};
   CUstream_st* stream = ctx.cuda().stream();
   const bool wgmma = wgmma_chosen(ctx, p.shape) && aligned(qkv) && aligned(out);
-  const bool tensor = !wgmma && serves(ctx, p.shape, attention_shared_bytes(p.shape.head_dim)) && aligned(qkv) && aligned(out);
+  const bool mma = !wgmma && serves(ctx, p.shape, attention_shared_bytes(p.shape.head_dim)) && aligned(qkv) && aligned(out);
   const ImagePair pair = image_pair(images);
-  const Share share = tensor && images.wanted() ? share_of_images(p.shape, values, pair) : Share::nothing;
+  const Share share = mma && images.wanted() ? share_of_images(p.shape, values, pair) : Share::nothing;
   if (share == Share::images) p.images = launch_tile_scales(stream, values, pair, scratch.maxima);
   if (share == Share::amax) {
     const MemorySource memory = ctx.cuda().memory();
     memory.fill(memory.user, amax, 0, sizeof(unsigned));
     p.amax = values.amax = amax;
   }
-  (wgmma ? launch_attention_wgmma : tensor ? launch_attention : launch_attention_general)(stream, p);
+  (wgmma ? launch_attention_wgmma : mma ? launch_attention : launch_attention_general)(stream, p);
   if (images.wanted() && share != Share::images) quantize_source(ctx, values, {&images, 1}, scratch);
 }
 

@@ -23,7 +23,7 @@ namespace {
 
 }  // namespace
 
-AttentionKernels attention_kernels(const std::string& run_attention) { return run_attention == "wgmma" ? AttentionKernels::wgmma : AttentionKernels::tile; }
+AttentionKernels attention_kernels(const std::string& run_attention) { return run_attention == "wgmma" ? AttentionKernels::wgmma : AttentionKernels::mma; }
 
 #ifdef OCTET_HAVE_CUDA
 
@@ -49,7 +49,7 @@ Machine::Machine(const Options& options) : options_(options), pool_(options.thre
 
 void Machine::check_attention(int64_t head_dim, Dtype activations) const {
   if (kind() == DeviceKind::cpu || options_.attention != AttentionKernels::wgmma) return;
-  const auto refuse = [](const std::string& why) { throw Error(ExitCode::config, "\"wgmma\", but " + why, "run.attention", "set it to \"tile\""); };
+  const auto refuse = [](const std::string& why) { throw Error(ExitCode::config, "\"wgmma\", but " + why, "run.attention", "set it to \"mma\""); };
   if (!wgmma_) refuse(fmt::format("{} is no GPU of compute capability 9.0, or octet was not compiled for 90a", name()));
   if (head_dim != 64 && head_dim != 128) refuse(fmt::format("model.head_dim is {}, and these kernels serve 64 and 128", head_dim));
   if (activations != Dtype::bf16) refuse("this recipe computes in FP32, and these kernels serve BF16");

@@ -29,7 +29,7 @@ struct ProductTiming {
 // "cpu", "cuda" or "auto": a GPU where there is one that this program can use.
 DeviceKind device_kind(const std::string& run_device);
 
-// "tile" or "wgmma".
+// "mma" or "wgmma".
 AttentionKernels attention_kernels(const std::string& run_attention);
 
 class Machine {
@@ -40,7 +40,7 @@ class Machine {
     GemmMath math = GemmMath::blas;       // how the CPU multiplies
     bool plan_only = false;               // no device is taken: contexts are for dry runs over counting arenas
     int local_rank = 0;                   // ranks of one machine take its GPUs in turn
-    AttentionKernels attention = AttentionKernels::tile;
+    AttentionKernels attention = AttentionKernels::mma;
   };
   explicit Machine(const Options& options);
   ~Machine();

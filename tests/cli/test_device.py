@@ -44,11 +44,11 @@ class Device(Sandbox):
             self.skipTest("this octet was built without CUDA")
         config = self.config(run={"device": "cuda", "steps": 4, "attention": "wgmma"})   # head_dim 32
         arguments = ["train", "--config", config, "--run-dir", self.folder / "run", "--dry-run"]
-        self.assert_one_line(octet(*arguments, env=NO_GPU), CONFIG, "run.attention", '"wgmma"', "model.head_dim is 32", "64 and 128", '"tile"')
+        self.assert_one_line(octet(*arguments, env=NO_GPU), CONFIG, "run.attention", '"wgmma"', "model.head_dim is 32", "64 and 128", '"mma"')
         self.assertEqual(octet(*arguments, "--set", "model.head_dim=64", env=NO_GPU).rc, OK)
         self.assert_one_line(octet(*arguments, "--fp8-recipe", "fp32", "--set", "model.head_dim=64", env=NO_GPU), CONFIG, "run.attention", "FP32", "BF16")
         self.assertEqual(octet(*arguments, "--set", "run.device=cpu", env=NO_GPU).rc, OK, "a CPU has one attention")
-        self.assert_one_line(octet(*arguments, "--set", "run.attention=flash", env=NO_GPU), CONFIG, "run.attention", "tile", "wgmma", "flash")
+        self.assert_one_line(octet(*arguments, "--set", "run.attention=flash", env=NO_GPU), CONFIG, "run.attention", "mma", "wgmma", "flash")
 
     def test_a_shadow_needs_a_gpu_and_leaves_nothing(self):
         config = self.config(run={"steps": 4})

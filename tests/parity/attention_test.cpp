@@ -1,6 +1,6 @@
 // Attention of both families against the CPU backend.
 //
-// Tolerances, beside one rounding of the output: the tensor family rounds P and dS to BF16 before the second products (relative error 2^-9 an
+// Tolerances, beside one rounding of the output: the mma family rounds P and dS to BF16 before the second products (relative error 2^-9 an
 // element, random signs), so out is off by less than 2^-9 of its largest value and gradients by less than 2^-8; the general family and lse are FP32.
 #include <algorithm>
 
@@ -18,7 +18,7 @@ struct Case {
   Dtype dtype;
   int64_t samples, seq_len, heads, kv_heads, head_dim;
   Documents documents = Documents::none;
-  AttentionKernels kernels = AttentionKernels::tile;
+  AttentionKernels kernels = AttentionKernels::mma;
 
   HeadGeometry geometry() const { return {heads, kv_heads, head_dim, head_dim, 1e-5f}; }
   int64_t rows() const { return samples * seq_len; }

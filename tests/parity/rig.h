@@ -75,7 +75,7 @@ class Rig {
   explicit Rig(size_t device_bytes = size_t{64} << 20);
 
   cuda::Device& device() { return device_; }
-  AttentionKernels attention = AttentionKernels::tile;
+  AttentionKernels attention = AttentionKernels::mma;
 
   // Device memory with the content of `host`, or only of its size when `blank` (then NaN patterns). Valid until reset().
   Tensor upload(const Host& host, bool blank = false);

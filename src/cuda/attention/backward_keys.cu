@@ -1,4 +1,4 @@
-// Backward of the tensor family, dK and dV (kernels.h; FlashAttention-2, arXiv 2307.08691, algorithm 2, without its additions to dQ).
+// Backward of the mma family, dK and dV (kernels.h; FlashAttention-2, arXiv 2307.08691, algorithm 2, without its additions to dQ).
 //
 // A CTA has 128 keys of one kv head and walks over the query tiles that see them, for each query head of the group in turn; two tiles in flight by
 // cp.async, one barrier a tile. Everything is computed transposed, keys by queries, so that P and dS go from the accumulators of the first

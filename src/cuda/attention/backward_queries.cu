@@ -1,4 +1,4 @@
-// Backward of the tensor family: the terms of query rows, then dQ (kernels.h).
+// Backward of the mma family: the terms of query rows, then dQ (kernels.h).
 //
 // Terms: a lane 16 bytes of d_out and out, so that a warp reads 512 bytes of each at a time.
 // A CTA has 128 queries of one head and walks over the key tiles they see as the forward does:

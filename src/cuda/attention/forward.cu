@@ -1,4 +1,4 @@
-// Forward of the tensor family (kernels.h): FlashAttention-2 (arXiv 2307.08691, algorithm 1).
+// Forward of the mma family (kernels.h): FlashAttention-2 (arXiv 2307.08691, algorithm 1).
 //
 // A CTA has 128 queries of one head and walks over key tiles of 64, two in flight by cp.async, one barrier a tile. CTAs with most keys are launched
 // first (blockIdx.y counts query tiles from the end), all heads of a query tile beside each other, so that the CTAs that run at a time share the keys of a
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_
 
 }  // namespace
 
-bool tensor_attention_serves(const AttentionShape& s) { return !s.wide && s.head_dim % 16 == 0 && s.head_dim <= 256; }
+bool mma_attention_serves(const AttentionShape& s) { return !s.wide && s.head_dim % 16 == 0 && s.head_dim <= 256; }
 
 bool attention_quantizes(int head_dim) {
   return with_padded_head_dim(head_dim, [](auto padded) { return quantizes<decltype(padded)::d>; });

@@ -84,7 +84,7 @@ class Timings : public ::testing::Test {
   ThreadPool pool_{1};
   Arena memory_, scratch_;
   StepKey* key_ = nullptr;   // of stochastic rounding
-  AttentionKernels attention_ = AttentionKernels::tile;
+  AttentionKernels attention_ = AttentionKernels::mma;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   double copy_rate_ = 0;
 };
@@ -238,7 +238,7 @@ TEST_F(Timings, attention) {
     const Tensor d_out = random(Dtype::bf16, {tokens, g.heads * d}), d_qkv = blank(Dtype::bf16, {tokens, g.qkv_width()});
     const double square = static_cast<double>(tokens) * static_cast<double>(tokens) * static_cast<double>(g.heads * d);
     double forward_bar = 150.0, backward_bar = 80.0;
-    for (const AttentionKernels kernels : {AttentionKernels::tile, AttentionKernels::wgmma}) {
+    for (const AttentionKernels kernels : {AttentionKernels::mma, AttentionKernels::wgmma}) {
       if (kernels == AttentionKernels::wgmma && !device_.info().wgmma) continue;
       attention_ = kernels;
       const char* name = kernels == AttentionKernels::wgmma ? "wgmma attention" : "attention";
