@@ -75,24 +75,21 @@ void attention(Ctx& ctx, const Tensor& qkv, const Tensor& document_start, int64_
 void attention_backward(Ctx& ctx, const Tensor& d_out, const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& document_start, int64_t seq_len,
                         const HeadGeometry& g, const Tensor& d_qkv) {
   Arena::Scope scope(ctx.scratch());
-  // Both families' scratch is the padded one: what runs is known only on a device.
   const int64_t samples = qkv.rows() / seq_len, padded = (seq_len + 63) / 64 * 64;
   float2* terms = ctx.scratch().alloc_array<float2>(samples * g.heads * padded);
   if (ctx.planning() || qkv.elements() == 0) return;
   check_dtypes("attention_backward", qkv, d_out);
   check_dtypes("attention_backward", qkv, d_qkv);
-  const AttentionBackward p{shape_of(qkv, document_start, seq_len, g), d_out.data, qkv.data, out.data, lse.as<float>(), d_qkv.data, terms, seq_len};
+  const AttentionBackward p{shape_of(qkv, document_start, seq_len, g), d_out.data, qkv.data, out.data, lse.as<float>(), d_qkv.data, terms, padded};
   CUstream_st* stream = ctx.cuda().stream();
   const size_t shared_bytes = std::max(attention_backward_keys_shared_bytes(p.shape.head_dim), attention_backward_queries_shared_bytes(p.shape.head_dim));
   const bool all_aligned = aligned(qkv) && aligned(out) && aligned(d_out) && aligned(d_qkv);
   if (all_aligned && wgmma_chosen(ctx, p.shape)) {
-    AttentionBackward padded_terms = p;
-    padded_terms.terms_pitch = padded;
     const MemorySource memory = ctx.cuda().memory();
     if (padded != seq_len) memory.fill(memory.user, terms, 0x7F, static_cast<size_t>(samples * g.heads * padded) * sizeof(float2));
-    launch_attention_terms(stream, padded_terms);
-    launch_attention_backward_keys_wgmma(stream, padded_terms);
-    launch_attention_backward_queries_wgmma(stream, padded_terms);
+    launch_attention_terms(stream, p);
+    launch_attention_backward_keys_wgmma(stream, p);
+    launch_attention_backward_queries_wgmma(stream, p);
   } else if (all_aligned && serves(ctx, p.shape, shared_bytes)) {
     launch_attention_terms(stream, p);
     launch_attention_backward_keys(stream, p);

@@ -22,6 +22,8 @@ void launch(const char* what, cudaStream_t stream, void (*kernel)(P...), dim3 gr
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  // What a kernel must be allowed: more than 48 KiB, static shared memory included, of which kernels here have at most a few KiB.
+  if (shared_bytes > 40 * 1024) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), what);
   check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(std::forward<A>(arguments))...), what);
 }
 

@@ -10,7 +10,7 @@ struct alignas(64) TensorMap {
   uint64_t words[16];
 };
 
-// Three dimensions, the first one contiguous. Boxes arrive in shared memory as rows of 128 bytes with the 128-byte swizzle (ptx/wgmma.h).
+// Three dimensions, the first one contiguous. Boxes arrive in shared memory as rows of 128 bytes with the 128-byte swizzle (ptx/matrix_descriptor.h).
 struct TiledTensor {
   const void* data = nullptr;                  // 16-byte aligned
   int element_bytes = 2;                       // 1 or 2

@@ -10,6 +10,7 @@
 // Registers a thread and shared memory a CTA (nvcc 13.0, sm_90a; nothing is spilled): d 64: 247, 55 KiB, two CTAs of 4 warps an SM; d 128: 250, 137 KiB, one
 // CTA of 8 warps; d 192, 256: 221, 241 registers, 151, 199 KiB. At d 128 dK and dV of 16 keys take half of a thread's registers, so M is 1 and the tile of a
 // warp is 256 products and 144 loads of matrices: shared memory is the limit, 4860 cycles a CTA and tile beside about 2940 of the tensor cores.
+#include "cuda/attention/softmax.cuh"
 #include "cuda/attention/tile.cuh"
 #include "cuda/launch.h"
 
@@ -23,39 +24,6 @@ struct Plan {
   static constexpr int m = D <= 64 ? 2 : 1, warps = key_tile / (16 * m), threads = 32 * warps, query_tile = D > 64 && D <= 128 ? 64 : 32;
   static constexpr size_t stage = 2 * tile_bytes<D>(query_tile) + query_tile * sizeof(float2), shared = 2 * tile_bytes<D>(key_tile) + 2 * stage;
 };
-
-// Scores become P.
-template <int M, int N>
-__device__ __forceinline__ void to_probabilities(Accumulator<M, N>& s, const float2* terms, float scale_log2, int lane) {
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const float4 two = *reinterpret_cast<const float4*>(terms + n * 8 + lane % 4 * 2);   // lse, delta, lse, delta
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s.of[m][n][e] = ptx::exp2_approx(fmaf(s.of[m][n][e], scale_log2, e % 2 ? -two.z : -two.x));
-    }
-  }
-}
-// dP becomes dS without its factor scale.
-template <int M, int N>
-__device__ __forceinline__ void to_score_gradients(Accumulator<M, N>& dp, const Accumulator<M, N>& p, const float2* terms, int lane) {
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const float4 two = *reinterpret_cast<const float4*>(terms + n * 8 + lane % 4 * 2);
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dp.of[m][n][e] = p.of[m][n][e] * (dp.of[m][n][e] - (e % 2 ? two.w : two.y));
-    }
-  }
-}
-
-template <int M>
-__device__ __forceinline__ void fill(float (&x)[M][2], float value) {
-#pragma unroll
-  for (int m = 0; m < M; ++m) x[m][0] = x[m][1] = value;
-}
 
 template <int D, bool Keys, bool Values>
 __global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_keys(AttentionBackward p, Scale scale) {
@@ -80,7 +48,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 64 ? 2 : 1) backward_ke
     bf16* to = tiles + stage * 2 * tile_elements;
     copy_tile<P::query_tile, D, P::threads>(to, static_cast<const bf16*>(p.qkv) + (at.row0 + q0) * at.ld + next.head * d, at.ld, valid, d);
     copy_tile<P::query_tile, D, P::threads>(to + tile_elements, static_cast<const bf16*>(p.d_out) + (at.row0 + q0) * out_ld + next.head * d, out_ld, valid, d);
-    const float2* terms = p.terms + (static_cast<int64_t>(at.sample) * s.heads + next.head) * p.terms_pitch + q0;
+    const float2* terms = p.terms_of(at.sample, next.head) + q0;
     if (t < P::query_tile) ptx::copy_async_8(all_terms + stage * P::query_tile + t, terms + t, t < valid);
     ptx::copy_async_commit();
   };
@@ -133,7 +101,6 @@ template <int D, bool Keys, bool Values>
 void launch_pass(cudaStream_t stream, const AttentionBackward& p) {
   using P = Plan<D>;
   const auto kernel = backward_keys<D, Keys, Values>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of dK and dV");
   const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.kv_heads), blocks_for(p.shape.seq_len, key_tile));
   launch("dK and dV of attention", stream, kernel, grid, P::threads, P::shared, p, scale_of(p.shape));
 }

@@ -5,21 +5,21 @@
 // query head of the group in turn. dV of a tile is multiplied beside its dS; more beside each other does not fit in the registers.
 //
 // Shared memory: d 64: 82 KiB, d 128: 162 KiB.
-#include "cuda/attention/tile.cuh"
 #include "cuda/attention/wgmma.cuh"
 #include "cuda/launch.h"
 
 namespace octet::cuda {
 namespace {
 
-constexpr int key_tile = 128, query_tile = 64, stages = 3, consumers = 2, threads = (consumers + 1) * warpgroup_threads;
+constexpr int key_tile = 128, query_tile = 64, stages = 3;
 
 template <int D>
 struct Shared {
   alignas(1024) bf16 keys[key_tile * D], values[key_tile * D];
   bf16 queries[stages][query_tile * D], d_out[stages][query_tile * D];
   float2 terms[stages][query_tile];
-  ptx::Barrier keys_full, queries_full[stages], queries_free[stages];
+  ptx::Barrier keys_full;
+  Ring<stages> query_ring;
 };
 
 template <int D>
@@ -29,63 +29,13 @@ __device__ __forceinline__ void load_tiles(Shared<D>& shared, const AttentionBac
   load_tile<D, key_tile, query_tile>(shared.values, qkv, shared.keys_full, static_cast<int>(at.value_column), k0, at.sample);
   for (int t = 0; !walk.done(); walk.advance(), ++t) {
     const int stage = t % stages, q0 = walk.tile * query_tile;
-    ptx::Barrier& full = shared.queries_full[stage];
-    ptx::wait(shared.queries_free[stage], static_cast<uint32_t>(t / stages % 2) ^ 1);
+    ptx::Barrier& full = shared.query_ring.full[stage];
+    shared.query_ring.wait_free(t);
     ptx::arrive_expecting(full, sizeof shared.queries[0] + sizeof shared.d_out[0] + sizeof shared.terms[0]);
     load_tile<D, query_tile, query_tile>(shared.queries[stage], qkv, full, walk.head * D, q0, at.sample);
     load_tile<D, query_tile, query_tile>(shared.d_out[stage], d_out, full, walk.head * D, q0, at.sample);
-    ptx::load_bytes(shared.terms[stage], p.terms + (static_cast<int64_t>(at.sample) * p.shape.heads + walk.head) * p.terms_pitch + q0, sizeof shared.terms[0], full);
+    ptx::load_bytes(shared.terms[stage], p.terms_of(at.sample, walk.head) + q0, sizeof shared.terms[0], full);
   }
-}
-
-// Scores of queries q0.. that do not see a key become -Inf.
-__device__ __forceinline__ void mask(float (&scores)[query_tile / 2], const KeyWarp& keys, int q0, int lane) {
-#pragma unroll
-  for (int i = 0; i < query_tile / 2; i += 4) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int query = q0 + i * 2 + lane % 4 * 2 + e, from = keys.document && query < keys.seq_len ? keys.document[query] : 0;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int key = keys.first + half * 8 + lane / 4;
-        if (key > query || key < from) scores[i + half * 2 + e] = minus_infinity;
-      }
-    }
-  }
-}
-
-// Scores become P.
-__device__ __forceinline__ void to_probabilities(float (&scores)[query_tile / 2], const float2* terms, float scale_log2, int lane) {
-#pragma unroll
-  for (int i = 0; i < query_tile / 2; i += 4) {
-    const float4 two = *reinterpret_cast<const float4*>(terms + i * 2 + lane % 4 * 2);   // lse, delta, lse, delta
-#pragma unroll
-    for (int e = 0; e < 4; ++e) scores[i + e] = ptx::exp2_approx(fmaf(scores[i + e], scale_log2, e % 2 ? -two.z : -two.x));
-  }
-}
-// dP becomes dS without its factor scale.
-__device__ __forceinline__ void to_score_gradients(float (&dp)[query_tile / 2], const float (&p)[query_tile / 2], const float2* terms, int lane) {
-#pragma unroll
-  for (int i = 0; i < query_tile / 2; i += 4) {
-    const float4 two = *reinterpret_cast<const float4*>(terms + i * 2 + lane % 4 * 2);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) dp[i + e] = p[i + e] * (dp[i + e] - (e % 2 ? two.w : two.y));
-  }
-}
-
-// d[64 keys x 64 queries] = a . rows^T, both [.., D] in shared memory.
-template <int D>
-__device__ __forceinline__ void multiply_rows(float (&d)[query_tile / 2], const bf16* a, const bf16* rows) {
-#pragma unroll
-  for (int k = 0; k < D / 16; ++k) ptx::wgmma_bf16(d, ptx::wgmma_rows(element_of_tile<key_tile>(a, 0, k * 16)), ptx::wgmma_rows(element_of_tile<query_tile>(rows, 0, k * 16)), k > 0);
-  ptx::wgmma_commit();
-}
-// d[64 keys x D] += weights . tile.
-template <int D>
-__device__ __forceinline__ void add_weighted(float (&d)[D / 2], const uint32_t (&weights)[query_tile / 16][4], const bf16* tile) {
-#pragma unroll
-  for (int k = 0; k < query_tile / 16; ++k) ptx::wgmma_bf16<true>(d, weights[k], ptx::wgmma_columns(element_of_tile<query_tile>(tile, k * 16, 0), query_tile * 128), true);
-  ptx::wgmma_commit();
 }
 
 // 64 keys of warpgroup w: columns k and v of d_qkv.
@@ -95,49 +45,52 @@ __device__ __forceinline__ void differentiate(Shared<D>& shared, const Attention
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = warp_index() % 4;
   const KeyWarp own(k0 + w * 64 + warp * 16, 16, key_tile, s.seq_len, documents_of(s, at.sample));
   bf16 *keys = element_of_tile<key_tile>(shared.keys, w * 64, 0), *values = element_of_tile<key_tile>(shared.values, w * 64, 0);
-  float dk[D / 2] = {}, dv[D / 2] = {}, scores[query_tile / 2], gradients[query_tile / 2];
-  uint32_t probabilities[query_tile / 16][4], score_gradients[query_tile / 16][4];
+  Accumulator<1, D / 8> dk, dv;
+  Accumulator<1, query_tile / 8> scores, gradients;
+  Fragments<1, query_tile / 16> probabilities, score_gradients;
   ptx::wait(shared.keys_full, 0);
 #pragma unroll 1
   for (int t = 0; !walk.done(); walk.advance(), ++t) {
     const int stage = t % stages, q0 = walk.tile * query_tile;
     const float2* terms = shared.terms[stage];
-    ptx::wait(shared.queries_full[stage], static_cast<uint32_t>(t / stages % 2));
+    shared.query_ring.wait_full(t);
     ptx::wgmma_fence();
-    multiply_rows<D>(scores, keys, shared.queries[stage]);
-    multiply_rows<D>(gradients, values, shared.d_out[stage]);
+    multiply_rows<D, key_tile>(scores, keys, shared.queries[stage]);
+    multiply_rows<D, key_tile>(gradients, values, shared.d_out[stage]);
     ptx::wgmma_wait<1>();
-    if (own.needs_mask(q0, query_tile)) mask(scores, own, q0, lane);
+    if (own.needs_mask(q0, query_tile)) own.mask(scores, q0, lane);
     to_probabilities(scores, terms, scale.log2, lane);
     to_operand(probabilities, scores);
     ptx::wgmma_fence();
-    add_weighted<D>(dv, probabilities, shared.d_out[stage]);
+    multiply_weighted<D>(dv, probabilities, shared.d_out[stage], true);
     ptx::wgmma_wait<1>();
     to_score_gradients(gradients, scores, terms, lane);
     to_operand(score_gradients, gradients);
     ptx::wgmma_fence();
-    add_weighted<D>(dk, score_gradients, shared.queries[stage]);
+    multiply_weighted<D>(dk, score_gradients, shared.queries[stage], true);
     ptx::wgmma_wait<0>();
     __syncwarp();   // all lanes have read the terms
-    if (lane == 0) ptx::arrive(shared.queries_free[stage]);
+    shared.query_ring.release(t, lane);
   }
   wait_for_warpgroup(w);   // its keys and values have been read
   const int valid = own.last - own.first + 1;
   const int64_t ld = at.ld;
   bf16* to = static_cast<bf16*>(p.d_qkv) + (at.row0 + own.first) * ld;
-  const float key_factor[2] = {scale.plain, scale.plain}, value_factor[2] = {1.0f, 1.0f};
-  store_rows<D, key_tile>(to + at.key_column, ld, valid, keys, warp * 16, dk, key_factor, lane);
-  store_rows<D, key_tile>(to + at.value_column, ld, valid, values, warp * 16, dv, value_factor, lane);
+  float factor[1][2];
+  fill(factor, scale.plain);
+  store_rows<D, key_tile>(to + at.key_column, ld, valid, keys, warp * 16, dk, factor, lane);
+  fill(factor, 1.0f);
+  store_rows<D, key_tile>(to + at.value_column, ld, valid, values, warp * 16, dv, factor, lane);
 }
 
 template <int D>
-__global__ void __launch_bounds__(threads, 1) backward_keys(AttentionBackward p, Scale scale, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap d_out) {
+__global__ void __launch_bounds__(wgmma_threads, 1) backward_keys(AttentionBackward p, Scale scale, const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap d_out) {
   static_assert(D == 64 || D == 128, "rows are one or two boxes of 64 columns");
   static_assert(sizeof(Shared<D>) <= 232448, "what a CTA of compute capability 9.0 may ask for");
 #ifdef OCTET_WGMMA
   Shared<D>& shared = *ptx::dynamic_shared<Shared<D>>();
   const AttentionShape& s = p.shape;
-  const int k0 = static_cast<int>(blockIdx.y) * key_tile, kv_head = static_cast<int>(blockIdx.x) % s.kv_heads, w = warp_index() / 4;
+  const int k0 = static_cast<int>(blockIdx.y) * key_tile, kv_head = static_cast<int>(blockIdx.x) % s.kv_heads;
   const HeadPlace at = head_place(s, static_cast<int>(blockIdx.x) / s.kv_heads, 0, kv_head);
   const int32_t* document = documents_of(s, at.sample);
   const int query_end = document ? first_query_beyond(document, min(k0 + key_tile, s.seq_len) - 1, s.seq_len) : s.seq_len;
@@ -146,20 +99,11 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionBackward p,
     ptx::prefetch_map(qkv);
     ptx::prefetch_map(d_out);
     ptx::barrier_init(shared.keys_full, 1);
-    for (int i = 0; i < stages; ++i) {
-      ptx::barrier_init(shared.queries_full[i], 1);
-      ptx::barrier_init(shared.queries_free[i], consumers * 4);   // of each warp
-    }
+    shared.query_ring.init();
     ptx::barrier_init_fence();
   }
   __syncthreads();
-  if (w == consumers) {
-    ptx::give_registers<24>();
-    if (threadIdx.x % warpgroup_threads == 0) load_tiles<D>(shared, p, qkv, d_out, at, k0, walk);
-  } else {
-    ptx::take_registers<240>();
-    differentiate<D>(shared, p, scale, at, k0, walk, w);
-  }
+  split_roles([&] { load_tiles<D>(shared, p, qkv, d_out, at, k0, walk); }, [&](int w) { differentiate<D>(shared, p, scale, at, k0, walk, w); });
 #else
   __trap();   // code of another machine
 #endif
@@ -168,9 +112,8 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionBackward p,
 template <int D>
 void launch_keys(cudaStream_t stream, const AttentionBackward& p) {
   const AttentionShape& s = p.shape;
-  check(cudaFuncSetAttribute(backward_keys<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared<D>))), "shared memory of dK and dV");
   const dim3 grid(static_cast<unsigned>(s.samples * s.kv_heads), blocks_for(s.seq_len, key_tile));
-  launch("dK and dV of attention (wgmma)", stream, backward_keys<D>, grid, threads, sizeof(Shared<D>), p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, query_tile),
+  launch("dK and dV of attention (wgmma)", stream, backward_keys<D>, grid, wgmma_threads, sizeof(Shared<D>), p, scale_of(s), map_of_heads(s, p.qkv, s.heads + 2 * s.kv_heads, query_tile),
          map_of_heads(s, p.d_out, s.heads, query_tile));
 }
 

@@ -5,6 +5,7 @@
 //   S = Q K^T,  P = exp2(scale S log2(e) - lse),  dP = dO V^T,  dS = P (dP - delta),  dQ += dS K
 // Registers a thread and shared memory a CTA (nvcc 13.0, sm_90a; nothing is spilled): d 64: 214, 54 KiB; d 128: 255, 102 KiB; two CTAs of 4 warps an SM.
 // d 192, 256: 216, 242 registers, 150, 198 KiB, one CTA of 8 warps. The tile of a warp at d 128 is 192 products and 80 loads of matrices.
+#include "cuda/attention/softmax.cuh"
 #include "cuda/attention/tile.cuh"
 #include "cuda/launch.h"
 
@@ -35,9 +36,9 @@ __global__ void __launch_bounds__(terms_threads) query_terms(AttentionBackward p
 #pragma unroll
   for (int o = Lanes / 2; o; o >>= 1) delta += __shfl_xor_sync(all_lanes, delta, o);
   if (!inside || c != 0) return;
-  const int64_t at = (row / s.seq_len * s.heads + n % s.heads) * p.terms_pitch + row % s.seq_len;
-  const int64_t lse_at = (row / s.seq_len * s.heads + n % s.heads) * s.seq_len + row % s.seq_len;
-  p.terms[at] = make_float2(p.lse[lse_at] * log2_e, delta);
+  const int64_t sample = row / s.seq_len, in_sample = row % s.seq_len;
+  const int head = static_cast<int>(n % s.heads);
+  p.terms_of(sample, head)[in_sample] = make_float2(p.lse[s.lse_at(sample, head) + in_sample] * log2_e, delta);
 }
 
 template <int D>
@@ -45,40 +46,6 @@ struct Plan {
   static constexpr int m = D <= 128 ? 2 : 1, warps = query_tile / (16 * m), threads = 32 * warps, key_tile = D <= 32 ? 64 : 32;
   static constexpr size_t shared = tile_bytes<D>(2 * query_tile + 4 * key_tile);
 };
-
-// What P and dS need of the rows lane / 4 and lane / 4 + 8 of each 16.
-template <int M>
-struct RowTerms {
-  float lse[M][2], delta[M][2];
-  __device__ __forceinline__ RowTerms(const float2* terms, const QueryWarp& warp, int lane) {
-#pragma unroll
-    for (int m = 0; m < M; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = warp.first + m * 16 + half * 8 + lane / 4;
-        const float2 t = row <= warp.last ? terms[row] : make_float2(0.0f, 0.0f);
-        lse[m][half] = t.x;
-        delta[m][half] = t.y;
-      }
-    }
-  }
-};
-
-// dP becomes dS without its factor scale.
-template <int M, int N>
-__device__ __forceinline__ void to_score_gradients(Accumulator<M, N>& dp, const Accumulator<M, N>& scores, const RowTerms<M>& terms, float scale_log2) {
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float p = ptx::exp2_approx(fmaf(scores.of[m][n][e], scale_log2, -terms.lse[m][e / 2]));
-        dp.of[m][n][e] = p * (dp.of[m][n][e] - terms.delta[m][e / 2]);
-      }
-    }
-  }
-}
 
 template <int D>
 __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_queries(AttentionBackward p, Scale scale) {
@@ -106,7 +73,7 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_q
   copy_tile<query_tile, D, P::threads>(d_out, static_cast<const bf16*>(p.d_out) + (at.row0 + q0) * out_ld + at.query_column, out_ld, s.seq_len - q0, d);
   copy_keys(first_tile);
 
-  const RowTerms<M> terms(p.terms + (static_cast<int64_t>(at.sample) * s.heads + head) * p.terms_pitch, warp, lane);
+  const RowTerms<M> terms(p.terms_of(at.sample, head), warp, lane);
   bf16 *own = queries + warp_row * tile_stride<D>, *own_d_out = d_out + warp_row * tile_stride<D>;
   Accumulator<M, D / 8> dq;
   for (int tile = first_tile; tile <= last_tile; ++tile) {
@@ -120,14 +87,14 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) backward_q
     add_scores<D>(scores, own, keys, lane);
     if (warp.needs_mask(k0, P::key_tile)) warp.mask(scores, k0, lane);
     add_scores<D>(gradients, own_d_out, values, lane);
-    to_score_gradients(gradients, scores, terms, scale.log2);
+    to_probabilities(scores, terms, scale.log2);
+    to_score_gradients(gradients, scores, terms);
     Fragments<M, N / 2> operand;
     to_operand(operand, gradients);
     add_weighted<D>(dq, operand, keys, lane);
   }
   float factor[M][2];
-#pragma unroll
-  for (int m = 0; m < M; ++m) factor[m][0] = factor[m][1] = scale.plain;
+  fill(factor, scale.plain);
   store_rows<D>(static_cast<bf16*>(p.d_qkv) + (at.row0 + warp.first) * at.ld + at.query_column, at.ld, warp.last - warp.first + 1, d, own, dq, factor, lane);
 }
 
@@ -152,7 +119,6 @@ void launch_attention_backward_queries(cudaStream_t stream, const AttentionBackw
   with_padded_head_dim(p.shape.head_dim, [&](auto padded) {
     constexpr int d = decltype(padded)::d;
     using P = Plan<d>;
-    check(cudaFuncSetAttribute(backward_queries<d>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of dQ");
     const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
     launch("dQ of attention", stream, backward_queries<d>, grid, P::threads, P::shared, p, scale_of(p.shape));
   });

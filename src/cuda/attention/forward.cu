@@ -7,6 +7,7 @@
 // Registers a thread and shared memory a CTA (nvcc 13.0, sm_90a): d 64: 246, 54 KiB; d 128: 255, 102 KiB; two CTAs of 4 warps an SM. d 192, 256: 213, 254
 // registers, 150, 198 KiB, one CTA of 8 warps. Nothing is spilled; with images d 128 would spill 64 bytes in the loop over keys.
 // The tile of a warp at d 128 is 256 products and 80 loads of matrices: for the four warps of a CTA 1280 cycles of shared memory, 256 more to fill it, beside about 1470 of the tensor cores. Neither can gain much alone.
+#include "cuda/attention/softmax.cuh"
 #include "cuda/attention/tile.cuh"
 #include "cuda/kernels/quantize_tile.cuh"
 #include "cuda/launch.h"
@@ -27,72 +28,6 @@ struct Plan {
   static constexpr size_t shared = tile_bytes<D>(query_tile + 4 * key_tile);
   static_assert(sizeof(TileShared<true>) <= tile_bytes<D>(4 * key_tile), "what quantizing needs lies where keys and values lay");
 };
-
-// Running maximum of raw scores and this lane's share of the running sum, of rows lane / 4 and lane / 4 + 8 of each 16.
-template <int M>
-struct Softmax {
-  float largest[M][2], sum[M][2];
-};
-
-// Scores become P relative to the new maximum; sum and out are brought to it too. A row that has seen no key yet keeps the maximum -Inf.
-template <int M, int N, int O>
-__device__ __forceinline__ void online_softmax(Accumulator<M, N>& s, Softmax<M>& state, Accumulator<M, O>& out, float scale_log2) {
-  float correction[M][2];
-  bool moved = false;
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float largest = state.largest[m][half];
-#pragma unroll
-      for (int n = 0; n < N; ++n) largest = fmaxf(largest, fmaxf(s.of[m][n][half * 2], s.of[m][n][half * 2 + 1]));
-      largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(all_lanes, largest, 2));
-      const float shift = largest == minus_infinity ? 0.0f : largest * scale_log2;
-      const float factor = ptx::exp2_approx(fmaf(state.largest[m][half], scale_log2, -shift));
-      moved |= largest != state.largest[m][half];
-      float sum = state.sum[m][half] * factor;
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = s.of[m][n][half * 2 + e];
-          x = ptx::exp2_approx(fmaf(x, scale_log2, -shift));
-          sum += x;
-        }
-      }
-      correction[m][half] = factor;
-      state.largest[m][half] = largest;
-      state.sum[m][half] = sum;
-    }
-  }
-  if (__ballot_sync(all_lanes, moved) == 0) return;   // usual after the first tiles; all factors are 1
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int n = 0; n < O; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) out.of[m][n][e] *= correction[m][e / 2];
-    }
-  }
-}
-
-// out is divided by the sum; lse goes to memory.
-template <int M>
-__device__ __forceinline__ void finish(const Softmax<M>& state, float scale, const QueryWarp& warp, float* lse, float (&inverse)[M][2], int lane) {
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float sum = state.sum[m][half];
-      sum += __shfl_xor_sync(all_lanes, sum, 1);
-      sum += __shfl_xor_sync(all_lanes, sum, 2);
-      inverse[m][half] = 1.0f / sum;
-      const int row = warp.first + m * 16 + half * 8 + lane / 4;
-      if (lane % 4 == 0 && row <= warp.last) lse[row] = fmaf(state.largest[m][half], scale, logf(sum));
-    }
-  }
-}
 
 // The CTA's rows of out, which store_rows has left rounded in shared memory, from `row` on: their amax or their images. `column`: the head's first.
 template <int D>
@@ -148,11 +83,6 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_
   }
   Accumulator<M, D / 8> out;
   Softmax<M> state;
-#pragma unroll
-  for (int m = 0; m < M; ++m) {
-    state.largest[m][0] = state.largest[m][1] = minus_infinity;
-    state.sum[m][0] = state.sum[m][1] = 0.0f;
-  }
   for (int tile = first_tile; tile <= last_tile / key_tile; ++tile) {
     ptx::copy_async_wait<0>();
     __syncthreads();   // this tile is there for all, and nobody reads the one before
@@ -166,13 +96,14 @@ __global__ void __launch_bounds__(Plan<D>::threads, D <= 128 ? 2 : 1) attention_
       add_scores<D>(scores, own, keys, lane);
     }
     if (warp.needs_mask(tile * key_tile, key_tile)) warp.mask(scores, tile * key_tile, lane);
-    online_softmax(scores, state, out, scale.log2);
+    float correction[M][2];
+    if (online_softmax(scores, state, correction, scale.log2)) scale_rows(out, correction);
     Fragments<M, N / 2> probabilities;
     to_operand(probabilities, scores);
     add_weighted<D>(out, probabilities, values, lane);
   }
   float inverse[M][2];
-  finish(state, scale.plain, warp, p.lse + (static_cast<int64_t>(at.sample) * s.heads + head) * s.seq_len, inverse, lane);
+  finish(state, scale.plain, warp, p.lse + s.lse_at(at.sample, head), inverse, lane);
   const int64_t out_ld = static_cast<int64_t>(s.heads) * s.head_dim;
   store_rows<D>(static_cast<bf16*>(p.out) + (at.row0 + warp.first) * out_ld + at.query_column, out_ld, warp.last - warp.first + 1, s.head_dim, own, out, inverse, lane);
   if constexpr (Quantizes) quantize_out<D>(p, queries, tiles, at.row0 + q0, at.row0 + s.seq_len, at.query_column);
@@ -197,7 +128,6 @@ void launch_attention(cudaStream_t stream, const AttentionForward& p) {
     if constexpr (quantizes<d>) {
       if (p.amax || p.writes_images()) kernel = attention_forward<d, true>;
     }
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(P::shared)), "shared memory of attention");
     const dim3 grid(static_cast<unsigned>(p.shape.samples * p.shape.heads), blocks_for(p.shape.seq_len, query_tile));
     launch("attention", stream, kernel, grid, P::threads, P::shared, p, scale_of(p.shape));
   });

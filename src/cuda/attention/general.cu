@@ -94,12 +94,12 @@ __global__ void __launch_bounds__(threads) terms_general(AttentionBackward p, fl
   const AttentionShape& s = p.shape;
   const Task t(s.heads, s.seq_len, 0);
   if (t.sample >= s.samples) return;
-  const int64_t row = (static_cast<int64_t>(t.sample) * s.seq_len + t.row) * s.heads + t.head, at = (static_cast<int64_t>(t.sample) * s.heads + t.head) * s.seq_len + t.row;
+  const int64_t row = (static_cast<int64_t>(t.sample) * s.seq_len + t.row) * s.heads + t.head;
   const T *a = static_cast<const T*>(p.d_out) + row * s.head_dim, *b = static_cast<const T*>(p.out) + row * s.head_dim;
   float delta = 0.0f;
   for (int c = t.lane; c < s.head_dim; c += 32) delta = fmaf(to_float(a[c]), to_float(b[c]), delta);
   delta = warp_sum(delta);
-  if (t.lane == 0) p.terms[at] = make_float2(p.lse[at], delta);
+  if (t.lane == 0) p.terms_of(t.sample, t.head)[t.row] = make_float2(p.lse[s.lse_at(t.sample, t.head) + t.row], delta);
 }
 
 struct Weights {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(threads) backward_queries_general(AttentionBac
   const int d = s.head_dim;
   const Rows<T> x(s, p.qkv, t.sample, t.head, t.head / s.group());
   const T* d_out = static_cast<const T*>(p.d_out) + ((x.row0 + t.row) * s.heads + t.head) * d;
-  const float2 terms = p.terms[(static_cast<int64_t>(t.sample) * s.heads + t.head) * s.seq_len + t.row];
+  const float2 terms = p.terms_of(t.sample, t.head)[t.row];
   for (int k0 = x.document ? x.document[t.row] : 0; k0 <= t.row; k0 += 32) {
     const int n = min(32, t.row + 1 - k0);
     const float ds = t.lane < n ? weights(x, d_out, t.row, k0 + t.lane, terms, d, scale).ds : 0.0f;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(threads) backward_keys_general(AttentionBackwa
     const Rows<T> x(s, p.qkv, t.sample, head, t.head);
     const int64_t ld_out = static_cast<int64_t>(s.heads) * d;
     const T* d_out = static_cast<const T*>(p.d_out) + x.row0 * ld_out + head * d;
-    const float2* terms = p.terms + (static_cast<int64_t>(t.sample) * s.heads + head) * s.seq_len;
+    const float2* terms = p.terms_of(t.sample, head);
     for (int q0 = t.row; q0 < s.seq_len; q0 += 32) {
       if (x.document && x.document[q0] > t.row) break;   // nor does a later query see this key
       const int n = min(32, s.seq_len - q0), i = q0 + t.lane;
@@ -163,7 +163,6 @@ __global__ void __launch_bounds__(threads) backward_keys_general(AttentionBackwa
 template <class P>
 void launch_rows(const char* what, cudaStream_t stream, void (*kernel)(P, float), const P& p, int heads, int floats, float factor) {
   const size_t shared = static_cast<size_t>(warps * floats) * sizeof(float);
-  if (shared > 48 * 1024) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "shared memory of attention");
   launch(what, stream, kernel, blocks_for(p.shape.samples * heads * p.shape.seq_len, warps), threads, shared, p, factor);
 }
 

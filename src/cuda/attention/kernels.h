@@ -28,6 +28,7 @@ struct AttentionShape {
   const int32_t* document_start = nullptr;     // [samples * seq_len], within the sample, nondecreasing; or null
 
   OCTET_HD int group() const { return heads / kv_heads; }   // query heads of a kv head
+  OCTET_HD int64_t lse_at(int64_t sample, int head) const { return (sample * heads + head) * seq_len; }   // its first row in lse
 };
 
 struct AttentionForward {
@@ -48,7 +49,9 @@ struct AttentionBackward {
   const float* lse;
   void* d_qkv;
   float2* terms;          // [samples, heads, terms_pitch] scratch: what P and dS need of a query row
-  int64_t terms_pitch;    // seq_len; of the wgmma family a multiple of 64, with 0x7F bytes from seq_len on: a large lse, with which P is 0
+  int64_t terms_pitch;    // seq_len rounded up to 64; the wgmma family wants 0x7F bytes from seq_len on: a large lse, with which P is 0
+
+  OCTET_HD float2* terms_of(int64_t sample, int head) const { return terms + (sample * shape.heads + head) * terms_pitch; }
 };
 
 bool mma_attention_serves(const AttentionShape& shape);

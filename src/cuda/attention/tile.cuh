@@ -1,4 +1,4 @@
-// Pieces of the mma family (kernels.h): tiles in shared memory, products of a warp's own rows with a tile, masks.
+// Pieces of the mma family (kernels.h): tiles in shared memory, products of a warp's own rows with a tile; and what the wgmma family shares: accumulators, masks, the walk over queries.
 //
 // A warp owns 16 M rows (queries, or keys in the backward of keys) of the CTA's tile and all of its columns, so that softmax and the second
 // products need nothing from other warps. M = 2 where registers allow: each fragment of the other operand then serves two products. That matters on

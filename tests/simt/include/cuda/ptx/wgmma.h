@@ -18,9 +18,9 @@ void give_registers() {}
 template <int Registers>
 void take_registers() {}
 
-template <bool TransposedB = false, size_t Registers>
-void wgmma_bf16(float (&d)[Registers], uint64_t a, uint64_t b, bool accumulate) { simt::multiply_later({d, 2 * static_cast<int>(Registers), nullptr, a, b, TransposedB, accumulate}); }
-template <bool TransposedB = false, size_t Registers>
-void wgmma_bf16(float (&d)[Registers], const uint32_t (&a)[4], uint64_t b, bool accumulate) { simt::multiply_later({d, 2 * static_cast<int>(Registers), a, 0, b, TransposedB, accumulate}); }
+template <size_t N>
+void wgmma_bf16(float (&d)[N][4], uint64_t a, uint64_t b, bool accumulate) { simt::multiply_later({&d[0][0], 8 * static_cast<int>(N), nullptr, a, b, false, accumulate}); }
+template <bool TransposedB, size_t N>
+void wgmma_bf16(float (&d)[N][4], const uint32_t (&a)[4], uint64_t b, bool accumulate) { simt::multiply_later({&d[0][0], 8 * static_cast<int>(N), a, 0, b, TransposedB, accumulate}); }
 
 }  // namespace octet::ptx
