@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Error of the weight-gradient GEMM by how its operands are scaled, emulated from one dump: ||dw_q - dw|| / ||dw|| with dw = dy^T x of the dump's high-precision x and dy.
 
-The dump should be of a bf16 or fp32 run, whose x and dy no recipe has touched. A micro-batch is what shares a scale over all tokens; --tokens cuts the dump's into
+The dump must be of a bf16 or fp32 run, whose x and dy no recipe has touched. A micro-batch is what shares a scale over all tokens; --tokens cuts the dump's into
 others. Outliers are put in by hand: --outlier-tokens N multiplies x, dy or both at N random tokens by --outlier-factor, --outlier-channels N at N random features of each.
 With outlier tokens the columns `others` are the error of what the other tokens add, relative to that: an outlier's own large share would hide it.
 Columns: mean over the weights of a kind of module. Underflow: share of the elements of x and dy that are not zero and whose code is.
@@ -9,10 +9,12 @@ Exit codes: 0 done, 2 usage, 11 unreadable, 12 a table cannot be written.
 """
 import argparse
 import json
+import math
 import sys
 
 import numpy as np
 
+from grad_error import need
 from octet_numpy.dump import Dump, parts_of
 from octet_numpy.quantize import QuantSpec, dequantize, quantize
 from octet_numpy.safetensors import FormatError
@@ -56,7 +58,7 @@ class Outliers:
 
 def micro_batches(dump, name, tokens):
     """[features, tokens] of each micro-batch, or of the dump's tokens cut into pieces of `tokens`; what does not fill one is left out."""
-    parts = [dump.values(name.format(m)).T for m in range(dump.micro_batches)]
+    parts = [need(dump, name.format(m)).T for m in range(dump.micro_batches)]
     if not tokens:
         return parts
     whole = np.concatenate(parts, axis=1)
@@ -108,7 +110,10 @@ def table_of(dump, tokens, outliers):
     by_kind = {}
     for module in dump.specs:
         kind, x_cache = module.rpartition("attn." if "attn." in module else "mlp.")[2], {}
-        x = images_of(micro_batches(dump, f"mb{{}}/{module}/x", tokens), "x", outliers, x_cache)
+        batches = micro_batches(dump, f"mb{{}}/{module}/x", tokens)
+        if outliers.tokens >= min(b.shape[1] for b in batches):
+            raise FormatError(f"{dump.path}: --outlier-tokens {outliers.tokens}, but a micro-batch has {min(b.shape[1] for b in batches)} tokens, of which some must stay")
+        x = images_of(batches, "x", outliers, x_cache)
         for part in parts_of(module):
             dy = images_of(micro_batches(dump, f"mb{{}}/{module}/{part}/dy", tokens), "dy", outliers, {})
             by_kind.setdefault(kind, []).append(errors_of_weight(x, dy, outliers))
@@ -140,13 +145,20 @@ def count(text):
     return value
 
 
+def finite(text):
+    value = float(text)
+    if not math.isfinite(np.float32(value)):
+        raise argparse.ArgumentTypeError("must be a finite FP32 number")
+    return value
+
+
 def main(arguments, out=sys.stdout, err=sys.stderr):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dump", help="octet train --dump of a bf16 or fp32 run")
     parser.add_argument("--tokens", type=count, default=0, metavar="N", help="tokens of a micro-batch (default: the dump's)")
     parser.add_argument("--outlier-tokens", type=count, default=0, metavar="N", help="tokens of a micro-batch that are multiplied")
     parser.add_argument("--outlier-channels", type=count, default=0, metavar="N", help="features of each operand that are multiplied")
-    parser.add_argument("--outlier-factor", type=float, default=100.0, metavar="F", help="by what (default 100)")
+    parser.add_argument("--outlier-factor", type=finite, default=100.0, metavar="F", help="by what (default 100)")
     parser.add_argument("--outlier-of", choices=("x", "dy", "both"), default="both", help="which operands (default both)")
     parser.add_argument("--seed", type=count, default=0, help="of the choice of tokens and channels")
     parser.add_argument("--json", metavar="OUT", help="also write the figures as JSON, as fractions")
@@ -157,6 +169,8 @@ def main(arguments, out=sys.stdout, err=sys.stderr):
         dump = Dump(options.dump)
         if not dump.specs:
             raise FormatError(f"{dump.path}: holds no module")
+        if dump.recipe not in ("bf16", "fp32"):
+            raise FormatError(f"{dump.path}: a dump of recipe '{dump.recipe}', whose x and dy come from quantized products (dump a bf16 or fp32 run)")
         rows = table_of(dump, options.tokens, outliers)
     except (FormatError, OSError) as e:
         err.write(f"wgrad_error: {e}\n")

@@ -77,6 +77,26 @@ class Dump(Sandbox):
                 dump.write_bytes(content)
                 self.assertEqual(subprocess.run(check, capture_output=True, text=True, check=False).returncode, 1, name)
 
+    def test_channels_of_the_weight_gradient_have_one_scale_over_all_tokens(self):
+        """Micro-batches of more than 128 tokens, where that differs from blocks; check_dump.py multiplies the weight gradient from these images."""
+        dumps = {}
+        for recipe in ("blockwise", "blockwise_with_gw_rowwise"):
+            run = self.train(recipe, "--dump", "3:*", *self.recipe_flags(recipe), batch={"micro": 8, "global": 8}, optim={"lr": 5e-4})
+            dump = run / "dumps" / "step_0000000003.safetensors"
+            done = subprocess.run([sys.executable, SOURCE / "scripts" / "check_dump.py", dump], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, f"{done.stdout[-3000:]}\n{done.stderr[-2000:]}")
+            content = dump.read_bytes()
+            header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
+            dumps[recipe] = {k: v["shape"] for k, v in header.items() if k.startswith("mb0/layers.0") and k.endswith(".scale_inv")}
+        blocks, channels = dumps["blockwise"], dumps["blockwise_with_gw_rowwise"]
+        self.assertEqual(blocks.keys(), channels.keys())
+        for name, shape in blocks.items():
+            with self.subTest(name):
+                if name.endswith(("/x.col.scale_inv", "/dy.col.scale_inv")):
+                    self.assertEqual((shape[-1], channels[name][-1]), (2, 1), "256 tokens")
+                else:
+                    self.assertEqual(channels[name], shape)
+
 
 class Compare(Sandbox):
     def test_report_and_verdicts(self):

@@ -1,4 +1,5 @@
 """wgrad_error.py: the error by hand, where channel scales equal blocks, where they part, and what it refuses."""
+import contextlib
 import io
 import json
 import os
@@ -90,6 +91,22 @@ class WgradError(unittest.TestCase):
     def test_refuses(self):
         self.assertEqual(self.run_script(os.path.join(self.folder.name, "none"))[0], wgrad_error.EXIT_UNREADABLE)
         path = Builder("bf16").write(os.path.join(self.folder.name, "d.safetensors"))
+        quantized = Builder("blockwise").write(os.path.join(self.folder.name, "q.safetensors"))
+        for arguments, text in (((quantized,), "recipe 'blockwise'"), ((path, "--outlier-tokens", "24"), "--outlier-tokens 24, but a micro-batch has 24 tokens")):
+            code, table, err = self.run_script(*arguments)
+            self.assertEqual((code, table), (wgrad_error.EXIT_UNREADABLE, ""))
+            self.assertIn(text, err)
+        for name in ("x", "dy"):
+            builder = Builder("bf16", modules=("layers.1.mlp.down",))
+            lost = next(k for k in builder.tensors if k.endswith("/" + name))
+            del builder.tensors[lost]
+            code, table, err = self.run_script(builder.write(os.path.join(self.folder.name, "lost.safetensors")))
+            self.assertEqual((code, table), (wgrad_error.EXIT_UNREADABLE, ""))
+            self.assertIn(f"no tensor '{lost}'", err)
+        for factor in ("nan", "inf", "1e300", "large"):
+            with self.assertRaises(SystemExit) as refused, contextlib.redirect_stderr(io.StringIO()):
+                self.run_script(path, "--outlier-factor", factor)
+            self.assertEqual(refused.exception.code, 2, factor)
         code, _, err = self.run_script(path, "--json", self.folder.name)
         self.assertEqual(code, wgrad_error.EXIT_CANNOT_WRITE)
         self.assertIn("wgrad_error: cannot write the table", err)
